@@ -23,25 +23,16 @@ from streamed_pairs import (
     slow,
     two_maps,
 )
+from tiles import cut_in_tiles
 
 import tfbig
-from tfbig.plan import tile_search
-from tfbig.plan.strip_search import Strips
 
 DEVICE = "100KB"
 
 
 @pytest.fixture
 def in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut every image into three parts across, whether or not its rows fit."""
-
-    def counts(strips: Strips) -> list[int]:
-        widths = (strips.extents[v][1] for v in strips.sweep.observed)
-        return [min(3, *widths)] if strips.sweep.can_tile else []
-
-    search = Strips.fewest.func
-    monkeypatch.setattr(Strips, "fewest", property(lambda s: search(s) if s.blocks else None))
-    monkeypatch.setattr(tile_search, "block_counts", counts)
+    cut_in_tiles(monkeypatch)
 
 
 def is_tiled(plan: Any) -> bool:
@@ -127,7 +118,7 @@ def test_noise_does_not_depend_on_tiles(float64: None, monkeypatch: pytest.Monke
 
     x = np.random.default_rng(0).normal(size=(2, 9, 11, 3))
     whole = tfbig.stream(noisy())(x, training=True)
-    in_tiles.__wrapped__(monkeypatch)
+    cut_in_tiles(monkeypatch)
     tiled = tfbig.stream(noisy(), strip_rows=4)
     assert is_tiled(tiled.plan(x.shape))
     assert_same(tiled(x, training=True), whole)

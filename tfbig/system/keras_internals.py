@@ -117,8 +117,10 @@ def input_structure(functional: Any) -> Any:
 
 
 def output_structure(functional: Any) -> Any:
-    """Return the outputs of a functional model in the structure that it was created with."""
-    return functional._outputs_struct
+    """Return the outputs of a functional model in the structure that a call returns: one alone is in no list."""
+    outputs = functional._outputs_struct
+    single = isinstance(outputs, (list, tuple)) and len(outputs) == 1
+    return outputs[0] if single else outputs
 
 
 # --------------------------------------------------------------------------------- compiled models

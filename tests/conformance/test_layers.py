@@ -1,0 +1,26 @@
+"""Layers alone between plain convolutions equal plain Keras on every path, however their images are cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from layer_cases import LAYERS, Case
+from layer_paths import WAYS, check, combinations, some
+
+
+@pytest.mark.parametrize(("number", "case"), list(enumerate(LAYERS)), ids=[c.name for c in LAYERS])
+def test_some_paths(number: int, case: Case, tmp_path: Path) -> None:
+    """Each case on some paths, others than its neighbours."""
+    for way, path in some(case, number):
+        check(case, way, [path], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", LAYERS, ids=[c.name for c in LAYERS])
+def test_every_path(case: Case, way: str, tmp_path: Path) -> None:
+    """Each case on all paths."""
+    paths = [path for each, path in combinations(case) if each == way]
+    if paths:
+        check(case, way, paths, tmp_path)

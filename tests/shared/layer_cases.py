@@ -1,0 +1,422 @@
+"""Every layer and operation of Keras that works on images, with the options to try it with.
+
+The registry derives from Keras: `tests/conformance/test_registry.py` lists the public layers and operations that have
+neither a case here nor a reason in `NOT_ON_IMAGES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers, ops
+
+CHANNELS = 4
+"""Channels of the images that a layer under test receives."""
+
+SIZES = {1: (23,), 2: (11, 9), 3: (7, 6, 5)}
+"""Size of the images, by number of spatial axes."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One use of a layer or operation, alone between plain convolutions.
+
+    Args:
+        of: Public name in Keras, such as `"layers.Conv2D"`.
+        apply: Function from Keras tensors `[N, rows, ..., C]` to one tensor or a list.
+        note: Its options, for names of tests.
+        spatial: Number of spatial axes.
+        inputs: Number of images that it receives.
+        size: Size of the images; by default that in `SIZES`.
+        fixed: Whether the model is built for that size.
+        exact: Whether it computes integers without rounding, so that float32 is compared bitwise.
+        random: Whether it draws random numbers in training: these depend on position and seed only, and differ from
+            those of plain Keras. It is compared with one strip of the whole image.
+        skips: Whether a sweep with it skips background.
+        tiles: Whether a sweep with it can be cut into tiles.
+        positive: Whether its input lies between 0.1 and 0.9.
+    """
+
+    of: str
+    apply: Callable[..., Any]
+    note: str = ""
+    spatial: int = 2
+    inputs: int = 1
+    size: tuple[int, ...] | None = None
+    fixed: bool = False
+    exact: bool = True
+    random: bool = False
+    skips: bool = True
+    tiles: bool = True
+    positive: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name and options."""
+        return f"{self.of}({self.note})"
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        """Size of the images."""
+        return self.size or SIZES[self.spatial]
+
+    def model(self) -> keras.Model:
+        """Return a model of the layer between plain convolutions; a vector or number per image ends in a Dense."""
+        side = self.extent if self.fixed else (None,) * self.spatial
+        start = keras.Input((*side, 3))
+        convolution = getattr(layers, f"Conv{self.spatial}D")
+        images = [
+            convolution(CHANNELS, 3, padding="same", name=f"before_{i}")(start)
+            for i in range(self.inputs)
+        ]
+        if self.positive:
+            images = [0.1 + 0.8 * ops.sigmoid(x) for x in images]
+        outputs = self.apply(*images)
+        flat = keras.tree.flatten(outputs)
+        return keras.Model(start, [self._after(y, i) for i, y in enumerate(flat)])
+
+    def _after(self, y: Any, number: int) -> Any:
+        if not keras.backend.is_float_dtype(y.dtype):
+            y = ops.cast(y, keras.config.floatx())  # comparisons, positions
+        if len(y.shape) == self.spatial + 2:
+            return getattr(layers, f"Conv{self.spatial}D")(2, 2, name=f"after_{number}")(y)
+        if len(y.shape) == 2:
+            return layers.Dense(2, name=f"after_{number}")(y)
+        return y
+
+
+def _note(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k}={v!r}" for k, v in options.items())
+
+
+def layer(kind: type, *options: Mapping[str, Any], **traits: Any) -> Iterable[Case]:
+    """Yield a case for each of the options of a layer, which is called on one image, or on a list of `inputs`."""
+    for each in options or ({},):
+
+        def apply(*images: Any, each: Mapping[str, Any] = each) -> Any:
+            return kind(**each)(images[0] if len(images) == 1 else list(images))
+
+        yield Case(f"layers.{kind.__name__}", apply, _note(each), **traits)
+
+
+def of_rank(name: str, *options: Mapping[str, Any], **traits: Any) -> Iterable[Case]:
+    """Yield cases of a layer that Keras has for one, two and three axes, as far as it has it."""
+    for spatial in (1, 2, 3):
+        kind = getattr(layers, name.replace("ND", f"{spatial}D"), None)
+        if kind is not None:
+            yield from layer(kind, *options, spatial=spatial, **traits)
+
+
+def operation(name: str, apply: Callable[..., Any], note: str = "", **traits: Any) -> Case:
+    """Return a case of an operation."""
+    return Case(f"ops.{name}", apply, note, **traits)
+
+
+def options(**values: Any) -> Mapping[str, Any]:
+    """Return options as they are written in a call."""
+    return values
+
+
+CONVOLUTIONS = [
+    *of_rank(
+        "ConvND",
+        options(filters=5, kernel_size=3),
+        options(filters=5, kernel_size=3, padding="same", dilation_rate=2),
+        options(filters=4, kernel_size=4, padding="same", strides=2, activation="relu"),
+        options(filters=6, kernel_size=3, padding="same", groups=2, use_bias=False),
+        options(filters=5, kernel_size=1),
+        options(filters=5, kernel_size=2, strides=3),
+        options(filters=4, kernel_size=3, dilation_rate=3),
+    ),
+    *layer(
+        layers.Conv1D,
+        options(filters=5, kernel_size=3, padding="causal", dilation_rate=2),
+        options(filters=8, kernel_size=3, padding="same", groups=4, strides=2),
+        options(filters=8, kernel_size=3, padding="same", groups=2, dilation_rate=2),
+        spatial=1,
+    ),
+    *layer(
+        layers.Conv2D,
+        options(filters=5, kernel_size=(3, 2), padding="same", dilation_rate=(1, 3)),
+        options(filters=5, kernel_size=(1, 5), padding="same", strides=(2, 1)),
+        options(filters=8, kernel_size=3, padding="same", groups=4),
+        options(filters=4, kernel_size=3, padding="same", groups=4, strides=(2, 1)),
+        options(filters=8, kernel_size=3, groups=4, strides=(1, 3)),
+        options(filters=4, kernel_size=3, padding="same", groups=4, dilation_rate=2),
+        options(filters=4, kernel_size=3, padding="same", groups=2, dilation_rate=2),
+        options(filters=4, kernel_size=3, padding="same", dilation_rate=12),
+        options(filters=5, kernel_size=5, padding="same", activation="softmax"),
+    ),
+    *layer(layers.Conv3D, options(filters=4, kernel_size=2, padding="same", groups=4), spatial=3),
+    *of_rank(
+        "DepthwiseConvND",
+        options(kernel_size=3, padding="same"),
+        options(kernel_size=3, padding="same", dilation_rate=2, depth_multiplier=2),
+        options(kernel_size=2, strides=2, use_bias=False),
+        options(kernel_size=3, dilation_rate=2),
+    ),
+    *of_rank(
+        "SeparableConvND",
+        options(filters=5, kernel_size=3, padding="same"),
+        options(filters=5, kernel_size=3, padding="same", dilation_rate=2),
+        options(filters=3, kernel_size=4, strides=2, depth_multiplier=2, activation="relu"),
+    ),
+    *of_rank(
+        "ConvNDTranspose",
+        options(filters=3, kernel_size=3, strides=2, padding="same"),
+        options(filters=3, kernel_size=2, strides=2),
+        options(filters=3, kernel_size=4, strides=2, padding="same", use_bias=False),
+        options(filters=3, kernel_size=2, strides=3, output_padding=1),
+        options(filters=3, kernel_size=3, padding="same", activation="relu"),
+    ),
+    *(
+        case
+        for spatial in (1, 2, 3)
+        for case in layer(
+            layers.Dense,
+            options(units=5),
+            options(units=3, activation="softmax", use_bias=False),
+            spatial=spatial,
+            exact=False,
+        )
+    ),
+]
+
+POOLING = [
+    *of_rank(
+        "MaxPoolingND",
+        options(pool_size=2),
+        options(pool_size=3, strides=2, padding="same"),
+        options(pool_size=2, strides=1, padding="same"),
+    ),
+    *of_rank(
+        "AveragePoolingND",
+        options(pool_size=2),
+        options(pool_size=3, strides=2, padding="same"),
+        options(pool_size=3, strides=1, padding="same"),
+        exact=False,
+    ),
+    *of_rank("GlobalAveragePoolingND", options(), options(keepdims=True), exact=False),
+    *of_rank("GlobalMaxPoolingND", options(), options(keepdims=True)),
+]
+
+RESAMPLING = [
+    *of_rank("UpSamplingND", options(size=2)),
+    *layer(
+        layers.UpSampling2D,
+        options(size=(2, 3)),
+    ),
+    *layer(layers.UpSampling2D, options(size=2, interpolation="bilinear"), exact=False),
+    *of_rank("ZeroPaddingND", options(padding=2)),
+    *layer(layers.ZeroPadding1D, options(padding=(0, 3)), spatial=1),
+    *layer(layers.ZeroPadding2D, options(padding=((1, 2), (0, 3)))),
+    *layer(layers.ZeroPadding3D, options(padding=((1, 2), (0, 3), (2, 0))), spatial=3),
+    *of_rank("CroppingND", options(cropping=1)),
+    *layer(layers.Cropping2D, options(cropping=((1, 0), (2, 1)))),
+]
+
+NORMALISATION = [
+    *(
+        case
+        for spatial in (1, 2, 3)
+        for case in layer(
+            layers.BatchNormalization,
+            options(momentum=0.75),
+            options(scale=False, center=False),
+            spatial=spatial,
+            exact=False,
+        )
+    ),
+    *layer(
+        layers.BatchNormalization,
+        options(trainable=False),
+        options(scale=False),
+        options(center=False, epsilon=0.1),
+        exact=False,
+    ),
+    *layer(
+        layers.GroupNormalization,
+        options(groups=2),
+        options(groups=1),
+        options(groups=-1),
+        options(groups=2, scale=False),
+        options(groups=1, scale=False),
+        options(groups=1, center=False),
+        options(groups=2, scale=False, center=False),
+        exact=False,
+    ),
+    *layer(layers.GroupNormalization, options(groups=2, scale=False), spatial=3, exact=False),
+    *layer(layers.LayerNormalization, options(), options(scale=False), exact=False),
+    *layer(layers.RMSNormalization, exact=False),
+    *layer(layers.UnitNormalization, exact=False),
+    *layer(
+        layers.Normalization,
+        options(mean=[0.5, 1.0, -1.0, 2.0], variance=[1.0, 4.0, 0.25, 2.0]),
+        exact=False,
+    ),
+]
+
+ACTIVATIONS = [
+    *layer(
+        layers.Activation,
+        options(activation="relu"),
+        options(activation="gelu"),
+        options(activation="softmax"),
+        exact=False,
+    ),
+    *layer(layers.ReLU, options(), options(max_value=2.0, negative_slope=0.5, threshold=1.0)),
+    *layer(layers.LeakyReLU, exact=False),
+    *layer(layers.ELU, exact=False),
+    *layer(layers.PReLU, options(shared_axes=[1, 2], alpha_initializer="ones")),
+    *layer(layers.Softmax, exact=False),
+    *layer(layers.Rescaling, options(scale=2.0, offset=1.0), options(scale=[1.0, 2.0, 3.0, 4.0])),
+    *layer(layers.Identity),
+]
+
+MERGING = [
+    *(
+        case
+        for kind in (layers.Add, layers.Subtract, layers.Multiply, layers.Maximum, layers.Minimum)
+        for case in layer(kind, inputs=2)
+    ),
+    *layer(layers.Average, inputs=2, exact=False),
+    *layer(layers.Concatenate, inputs=3),
+    *layer(layers.Concatenate, inputs=2, spatial=3),
+    Case(
+        "layers.Multiply",
+        lambda x: layers.Multiply()([x, layers.GlobalMaxPooling2D(keepdims=True)(x)]),
+        "image, pooled image",
+    ),
+]
+
+NOISE = [
+    *layer(
+        layers.Dropout,
+        options(rate=0.4, seed=1),
+        options(rate=0.4, noise_shape=(None, None, None, 1), seed=1),
+        random=True,
+        skips=False,
+    ),
+    *of_rank("SpatialDropoutND", options(rate=0.4, seed=1), random=True),
+    *layer(
+        layers.GaussianNoise, options(stddev=0.3, seed=1), random=True, skips=False, exact=False
+    ),
+    *layer(
+        layers.GaussianDropout, options(rate=0.3, seed=1), random=True, skips=False, exact=False
+    ),
+]
+
+WHOLE = [
+    *layer(layers.Flatten, size=(5, 4), fixed=True, skips=False, tiles=False),
+    *layer(
+        layers.Reshape,
+        options(target_shape=(20, 4)),
+        size=(5, 4),
+        fixed=True,
+        skips=False,
+        tiles=False,
+    ),
+    *layer(
+        layers.Permute, options(dims=(2, 1, 3)), size=(5, 4), fixed=True, skips=False, tiles=False
+    ),
+]
+
+LAYERS: list[Case] = [
+    *CONVOLUTIONS,
+    *POOLING,
+    *RESAMPLING,
+    *NORMALISATION,
+    *ACTIVATIONS,
+    *MERGING,
+    *NOISE,
+    *WHOLE,
+]
+"""Cases of layers."""
+
+UNARY = """
+    absolute arccos arcsin arcsinh arctan arctanh cbrt ceil celu cos cosh deg2rad elu erf erfc exp expm1 floor gelu
+    hard_shrink hard_sigmoid hard_silu hard_tanh isfinite isinf isnan leaky_relu log log10 log1p log2 log_sigmoid
+    nan_to_num negative rad2deg reciprocal relu relu6 round rsqrt selu sigmoid sign silu sin sinc sinh soft_shrink
+    softplus softsign sparse_sigmoid sparse_plus sqrt square squareplus tan tanh tanh_shrink trunc ones_like zeros_like
+    logical_not copy stop_gradient
+"""
+"""Operations on one image, element by element; all are defined between 0.1 and 0.9."""
+
+BINARY = """
+    add arctan2 divide divide_no_nan equal floor_divide fmax fmin greater greater_equal heaviside hypot less less_equal
+    logaddexp logical_and logical_or logical_xor maximum minimum mod multiply not_equal power subtract true_divide
+"""
+"""Operations on two images, element by element."""
+
+ELEMENTWISE: list[Case] = [
+    *(operation(name, getattr(ops, name), positive=True, exact=False) for name in UNARY.split()),
+    *(
+        operation(name, getattr(ops, name), positive=True, inputs=2, exact=False)
+        for name in BINARY.split()
+    ),
+    operation("arccosh", lambda x: ops.arccosh(1.5 + x), positive=True, exact=False),
+    operation("cast", lambda x: ops.cast(x, "float32"), "'float32'", exact=False),
+    operation("clip", lambda x: ops.clip(x, -0.5, 0.7), "-0.5, 0.7", exact=False),
+    operation("saturate_cast", lambda x: ops.saturate_cast(x, "int32"), "'int32'"),
+    operation("threshold", lambda x: ops.threshold(x, 0.2, -1.0), "0.2, -1.0", exact=False),
+    operation("where", lambda x, y: ops.where(ops.greater(x, y), x, y), inputs=2),
+]
+"""Cases of elementwise operations, which one rule computes."""
+
+OPERATIONS: list[Case] = [
+    operation("softmax", lambda x: ops.softmax(x), exact=False),
+    operation("log_softmax", lambda x: ops.log_softmax(x), exact=False),
+    operation("sparsemax", lambda x: ops.sparsemax(x), exact=False),
+    operation("multiply", lambda x: x * np.array([0.5, 1.5, -2.0, 1.0]), "array per channel"),
+    operation("multiply", lambda x: x * ops.max(x, (1, 2), keepdims=True), "pooled image"),
+    operation(
+        "mean", lambda x: ops.mean(x, -1, keepdims=True), "axis=-1, keepdims=True", exact=False
+    ),
+    operation("max", lambda x: ops.max(x, -1, keepdims=True), "axis=-1, keepdims=True"),
+    operation("mean", lambda x: ops.mean(x, (1, 2)), "axis=(1, 2)", exact=False),
+    operation("sum", lambda x: ops.sum(x, (1, 2), keepdims=True), "axis=(1, 2), keepdims=True"),
+    operation("max", lambda x: ops.max(x, (2, 1)), "axis=(2, 1)"),
+    operation("concatenate", lambda x, y: ops.concatenate([x, y], -1), inputs=2),
+    operation("split", lambda x: ops.split(x, 2, axis=-1), "2, axis=-1"),
+    operation("get_item", lambda x: x[..., 1:3], "..., 1:3"),
+    operation("get_item", lambda x: x[:, :, :, ::2], ":, :, :, ::2"),
+]
+"""Cases of other operations."""
+
+CASES: list[Case] = [*LAYERS, *OPERATIONS, *ELEMENTWISE]
+
+_TEXT = "is for text, categories or sound"
+_SEQUENCE = "carries a state from one element of a sequence to the next"
+_AUGMENTS = "changes whole images at random: apply it to the data with dataset.map(...)"
+_SUPPORTS = "is no computation of its own"
+_FOREIGN = "runs a model of another library"
+
+NOT_ON_IMAGES: dict[str, str] = {}
+"""Public layers and operations that no image needs, each with the reason."""
+
+
+def _leave_out(reason: str, names: str) -> None:
+    NOT_ON_IMAGES.update(dict.fromkeys(names.split(), reason))
+
+
+_leave_out(
+    _TEXT,
+    """layers.CategoryEncoding layers.Discretization layers.Embedding layers.HashedCrossing layers.Hashing
+    layers.IntegerLookup layers.MelSpectrogram layers.ReversibleEmbedding layers.STFTSpectrogram layers.StringLookup
+    layers.TextVectorization""",
+)
+_leave_out(
+    _SEQUENCE,
+    """layers.Bidirectional layers.ConvLSTM1D layers.ConvLSTM2D layers.ConvLSTM3D layers.GRU layers.GRUCell
+    layers.LSTM layers.LSTMCell layers.Masking layers.RNN layers.SimpleRNN layers.SimpleRNNCell
+    layers.StackedRNNCells""",
+)
+_leave_out(
+    _SUPPORTS, "layers.InputLayer layers.InputSpec layers.Layer layers.Wrapper layers.Pipeline"
+)
+_leave_out(_FOREIGN, "layers.FlaxLayer layers.JaxLayer layers.TFSMLayer layers.TorchModuleWrapper")

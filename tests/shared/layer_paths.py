@@ -1,0 +1,267 @@
+"""The ways in which a network runs, and the ways in which its images are cut: each compared with plain Keras."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from exactness import FLOAT64, assert_same, integer_weights, integers
+from layer_cases import Case
+from skipped_background import Skipping, image_of, mask_of, projected, small_tiles
+from tiles import cut_in_tiles
+from twins import assert_close, step, unlike_at_start
+
+import tfbig
+from tfbig.plan.canonical import Canonical
+
+WIDE = {1: (150,), 2: (61, 70), 3: (40, 32, 4)}
+"""Size of images with background."""
+
+
+class Pair:
+    """A streamed network and its plain twin, with equal weights.
+
+    Args:
+        case: The layer between plain convolutions.
+        dtype: Element type of the images.
+        size: Size of the images.
+    """
+
+    def __init__(
+        self, case: Case, x: np.ndarray, weights: Callable[[Any], Any], **options: Any
+    ) -> None:
+        self.case = case
+        self.x = x
+        self.model, self.twin = case.model(), case.model()
+        self.weights = weights(self.twin)
+        self.streamed = tfbig.stream(self.model, **options)
+        self.reference = tfbig.stream(self.twin) if case.random else self.twin
+        self.start()
+
+    def start(self) -> None:
+        """Give both networks their weights at the start, and set the seeds."""
+        for model in (self.model, self.twin):
+            model.set_weights(self.weights)
+
+    def both(self, run: Callable[[Any], Any]) -> tuple[Any, Any]:
+        """Return the results of both; random numbers start from the same seed."""
+        results = []
+        for model in (self.streamed, self.reference):
+            keras.utils.set_random_seed(5)
+            results.append(run(model))
+        return results[0], results[1]
+
+    def targets(self) -> list[np.ndarray]:
+        """Return a target for each output."""
+        outputs = keras.tree.flatten(self.twin(self.x))
+        draw = np.random.default_rng(3)
+        return [draw.normal(size=y.shape).astype(self.x.dtype) for y in outputs]
+
+
+def _call(pair: Pair, rtol: float, folder: Path) -> None:
+    x = tf.constant(pair.x)
+    assert_same(*pair.both(lambda m: m(x, training=False)), rtol)
+
+
+def _call_in_training(pair: Pair, rtol: float, folder: Path) -> None:
+    x = tf.constant(pair.x)
+    assert_same(*pair.both(lambda m: m(x, training=True)), rtol)
+    assert_same(pair.model.get_weights(), pair.twin.get_weights(), rtol)
+
+
+def _traced(pair: Pair, rtol: float, folder: Path) -> None:
+    """Call in a function of the user, for images of any size, if the network takes those."""
+    case, x = pair.case, tf.constant(pair.x)
+    side = case.extent if case.fixed else (None,) * case.spatial
+    spec = tf.TensorSpec((None, *side, x.shape[-1]), x.dtype)
+
+    def run(model: Any) -> Any:
+        return tf.function(lambda x: model(x, training=False), [spec], autograph=False)(x)
+
+    assert_same(*pair.both(run), rtol)
+
+
+def _tape(pair: Pair, rtol: float, folder: Path) -> None:
+    """Compare outputs, the gradients of the image and of the weights, and moving statistics, in training."""
+    x = tf.constant(pair.x)
+    models = {id(pair.streamed): pair.model, id(pair.reference): pair.twin}
+    actual, expected = pair.both(lambda m: step(m, models[id(m)], x, training=True))
+    for what, tensors in expected.items():  # layers of the two have different names
+        actual[what] = dict(zip(tensors, actual[what].values(), strict=True))
+    if rtol:
+        assert_close(actual, expected, rtol)
+    else:
+        assert_same(actual, expected)
+
+
+def _predict(pair: Pair, rtol: float, folder: Path) -> None:
+    assert_same(*pair.both(lambda m: m.predict(pair.x, batch_size=1, verbose=0)), rtol)
+
+
+def _compiled(pair: Pair) -> list[np.ndarray]:
+    targets = pair.targets()
+    for model in (pair.streamed, pair.reference):
+        optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
+        model.compile(optimizer, ["mse"] * len(targets))
+    return targets
+
+
+def _same_logs(pair: Pair, rtol: float, run: Callable[[Any], Any]) -> None:
+    actual, expected = pair.both(run)
+    assert list(actual) == list(expected)
+    assert_same(*([np.float64(v) for v in logs.values()] for logs in (actual, expected)), rtol)
+    assert_same(pair.model.get_weights(), pair.twin.get_weights(), rtol)
+
+
+def _evaluate(pair: Pair, rtol: float, folder: Path) -> None:
+    y = _compiled(pair)
+    _same_logs(pair, rtol, lambda m: m.evaluate(pair.x, y, 1, verbose=0, return_dict=True))
+
+
+def _fit(pair: Pair, rtol: float, folder: Path) -> None:
+    """Compare the losses and all weights after two epochs."""
+    y = _compiled(pair)
+
+    def run(model: Any) -> Any:
+        fitted = model.fit(pair.x, y, 2, epochs=2, shuffle=False, verbose=0)
+        return {name: values[-1] for name, values in fitted.history.items()}
+
+    _same_logs(pair, rtol, run)
+
+
+def _train_on_batch(pair: Pair, rtol: float, folder: Path) -> None:
+    y = _compiled(pair)
+    _same_logs(pair, rtol, lambda m: m.train_on_batch(pair.x, y, return_dict=True))
+
+
+def _saved(pair: Pair, rtol: float, folder: Path) -> None:
+    pair.streamed.save(folder / "model.keras")
+    loaded = keras.saving.load_model(folder / "model.keras")
+    assert_same(loaded(pair.x), pair.twin(pair.x), rtol)
+
+
+def _predict_to(pair: Pair, rtol: float, folder: Path) -> None:
+    """Write the prediction of one image, if it is one image."""
+    expected = keras.tree.flatten(pair.twin(pair.x[:1]))
+    if len(expected) == 1 and len(expected[0].shape) == len(pair.x.shape):
+        image = tfbig.open(pair.x[0])
+        pair.streamed.predict_to(image, folder / "result.npy")
+        assert_same(np.load(folder / "result.npy"), expected[0][0].numpy(), rtol)
+
+
+Path_ = Callable[[Pair, float, Path], None]
+PATHS: dict[str, Path_] = {
+    "call": _call,
+    "tape": _tape,
+    "predict": _predict,
+    "train_on_batch": _train_on_batch,
+    "call in training": _call_in_training,
+    "evaluate": _evaluate,
+    "traced": _traced,
+    "fit": _fit,
+    "saved": _saved,
+    "predict_to": _predict_to,
+}
+"""How a network runs."""
+
+WAYS = ("strips", "tiles", "background", "static channels", "integers")
+"""How its images are cut and what a trace knows: the number of channels is unknown unless it says otherwise."""
+
+ON_INTEGERS = ("call", "tape", "predict")
+"""Paths on which sums of integers stay exact in float32."""
+
+
+def combinations(case: Case) -> list[tuple[str, str]]:
+    """Return the ways and paths that apply to a case."""
+    return [
+        (way, path)
+        for way in WAYS
+        for path in PATHS
+        if (way != "integers" or (case.exact and path in ON_INTEGERS))
+        and (way != "tiles" or (case.tiles and case.spatial > 1))
+    ]
+
+
+def some(case: Case, number: int) -> list[tuple[str, str]]:
+    """Return three of the combinations, others for each number, so that neighbours have all of them together."""
+    every = combinations(case)
+    return [
+        every[(number * 7 + step) % len(every)]
+        for step in (0, len(every) // 3, 2 * len(every) // 3)
+    ]
+
+
+@contextmanager
+def float_type(dtype: str) -> Iterator[None]:
+    """Make an element type the default for layers, losses and optimizers in a `with` block."""
+    keras.config.set_floatx(dtype)
+    keras.config.set_dtype_policy(dtype)
+    try:
+        yield
+    finally:
+        keras.config.set_floatx("float32")
+        keras.config.set_dtype_policy("float32")
+
+
+def check(case: Case, way: str, paths: list[str], folder: Path) -> None:
+    """Assert that a streamed network equals the plain one.
+
+    Args:
+        case: The layer.
+        way: One of `WAYS`.
+        paths: Some of `PATHS`.
+        folder: Folder for files.
+    """
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        rtol = 0.0 if way == "integers" else FLOAT64
+        with float_type("float32" if way == "integers" else "float64"):
+            pair, skipping = _pair(case, way, monkeypatch)
+            for path in paths:
+                pair.start()
+                try:
+                    PATHS[path](pair, rtol, folder)
+                except Exception as error:
+                    error.add_note(f"on the path {path!r}")
+                    raise
+            if skipping is not None and case.skips:
+                assert skipping.plans, "no plan skipped the background"
+
+
+def _pair(case: Case, way: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Pair, Skipping | None]:
+    """Return the networks that a way compares, and the record of the plans that skip background."""
+    if way == "background":
+        size = WIDE[case.spatial] if not case.fixed and case.size is None else case.extent
+        mask, skipping = mask_of(size, seed=1), small_tiles(monkeypatch, required=False)
+        skipping.known[size] = projected(mask)
+        return Pair(case, image_of(mask, 3, 2), _random), skipping
+    if way == "integers":
+        x = integers((2, *case.extent, 3), top=1)
+        return Pair(case, x, lambda m: integer_weights(m, 1), strip_rows=2), None
+    if way == "tiles":
+        cut_in_tiles(monkeypatch)
+    if way == "static channels":
+        monkeypatch.setattr(Canonical, "any_channels", _Never(), raising=False)
+    x = np.random.default_rng(0).normal(size=(2, *case.extent, 3))
+    return Pair(case, x, _random, strip_rows=2), None
+
+
+class _Never:
+    """An attribute that is False whatever is assigned."""
+
+    def __get__(self, instance: Any, owner: Any = None) -> bool:
+        return False
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        pass
+
+
+def _random(model: Any) -> list[np.ndarray]:
+    """Return weights of a model, none of them trivially zero or one."""
+    unlike_at_start(model)
+    return model.get_weights()
