@@ -6,9 +6,8 @@ neither a case here nor a reason in `NOT_ON_IMAGES`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import keras
@@ -131,7 +130,7 @@ CONVOLUTIONS = [
         options(filters=6, kernel_size=3, padding="same", groups=2, use_bias=False),
         options(filters=5, kernel_size=1),
         options(filters=5, kernel_size=2, strides=3),
-        options(filters=4, kernel_size=3, dilation_rate=3),
+        options(filters=4, kernel_size=2, dilation_rate=3),
     ),
     *layer(
         layers.Conv1D,
@@ -150,7 +149,11 @@ CONVOLUTIONS = [
         options(filters=4, kernel_size=3, padding="same", groups=4, dilation_rate=2),
         options(filters=4, kernel_size=3, padding="same", groups=2, dilation_rate=2),
         options(filters=4, kernel_size=3, padding="same", dilation_rate=12),
+    ),
+    *layer(
+        layers.Conv2D,
         options(filters=5, kernel_size=5, padding="same", activation="softmax"),
+        exact=False,
     ),
     *layer(layers.Conv3D, options(filters=4, kernel_size=2, padding="same", groups=4), spatial=3),
     *of_rank(
@@ -159,6 +162,7 @@ CONVOLUTIONS = [
         options(kernel_size=3, padding="same", dilation_rate=2, depth_multiplier=2),
         options(kernel_size=2, strides=2, use_bias=False),
         options(kernel_size=3, dilation_rate=2),
+        options(kernel_size=3, padding="same", dilation_rate=2, strides=2),
     ),
     *of_rank(
         "SeparableConvND",

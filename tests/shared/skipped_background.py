@@ -24,23 +24,24 @@ class Skipping:
     Args:
         known: Background of tensors, by the size of the image.
         plans: Plans that skip background, in order.
+        required: Whether plans that skip nothing of a background are refused.
     """
 
     known: dict[tuple[int, ...], Background] = field(default_factory=dict)
     plans: list[Plan] = field(default_factory=list)
+    required: bool = True
 
     def active(self) -> list[float]:
         """Return the share of the image that each sweep of the last plan computes."""
         return [cost.active for cost in self.plans[-1].costs]
 
 
-def small_tiles(monkeypatch: pytest.MonkeyPatch, least: int = 4, required: bool = True) -> Skipping:
+def small_tiles(monkeypatch: pytest.MonkeyPatch, least: int = 4) -> Skipping:
     """Skip background wherever there is any, in the smallest tiles that there may be.
 
     Args:
         monkeypatch: Pytest's fixture.
         least: Fewest rows and columns of a tile.
-        required: Whether plans that skip nothing are refused.
 
     Returns:
         A record, whose `known` gives background to tensors, which have none otherwise.
@@ -49,7 +50,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch, least: int = 4, required: bool 
     everywhere, plan_of = search._everywhere, Planner.plan
 
     def nowhere(problem: Any) -> Plan:
-        if required and problem.backgrounds:
+        if record.required and problem.backgrounds:
             raise BudgetError("only plans that skip background are tested")
         return everywhere(problem)
 

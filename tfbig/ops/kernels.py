@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import tensorflow as tf
@@ -201,14 +201,17 @@ def _padding_along(
 
 
 def is_same(axes: Sequence[Window]) -> bool:
-    """Return whether SAME padding of the strip equals that of the image except at the strip borders."""
-    return all(a.padding == "same" and a.stride == 1 for a in axes)
+    """Return whether TensorFlow's SAME padding of the strip equals that of the image except at the strip borders.
+
+    It does for windows with a dilation too, but TensorFlow pads those only for kernels of a static shape.
+    """
+    return all(a.padding == "same" and a.stride == a.dilation == 1 for a in axes)
 
 
 def windowed(function: Any, x: tf.Tensor, axes: Sequence[Window], strip: Strip) -> tf.Tensor:
     """Run `function(x, padding)` so that it returns the rows of the strip.
 
-    With stride 1 and `same`, TensorFlow pads the strip as it would the image; the rows at the strip borders
+    With `same`, stride 1 and no dilation, TensorFlow pads the strip as it would the image; the rows at the strip borders
     are then wrong and cut off, which costs no copy. Otherwise `x` is padded here and the window is valid.
     (Explicit paddings of `tf.nn.conv2d` would do both, but their gradient takes 1.7 times as long.)
     """
@@ -286,16 +289,26 @@ def depthwise_convolution(
         strip: Position of the strip.
     """
     line = len(axes) == 1  # TensorFlow requires two axes: add one of size 1
-    strides = (1, axes[0].stride, axes[-1].stride, 1)
     dilations = (axes[0].dilation, 1 if line else axes[1].dilation)
+    step = _common_stride(axes)
     kernel = tf.expand_dims(kernel, 1) if line else kernel
 
     def run(x: tf.Tensor, padding: str) -> tf.Tensor:
         x = tf.expand_dims(x, 2) if line else x
-        y = tf.nn.depthwise_conv2d(x, kernel, strides, padding, dilations=dilations)
-        return tf.squeeze(y, 2) if line else y
+        y = tf.nn.depthwise_conv2d(x, kernel, (1, step, step, 1), padding, dilations=dilations)
+        y = tf.squeeze(y, 2) if line else y
+        skipped = [slice(None, None, a.stride // step) for a in axes]
+        return y if all(a.stride == step for a in axes) else y[(slice(None), *skipped)]
 
     return windowed(run, x, axes, strip)
+
+
+def _common_stride(axes: Sequence[Window]) -> int:
+    """Return a stride that divides those of all axes and that TensorFlow has for a depthwise convolution.
+
+    It has equal strides only, and with a dilation only 1.
+    """
+    return gcd(*(a.stride for a in axes)) if all(a.dilation == 1 for a in axes) else 1
 
 
 def fit(
