@@ -6,7 +6,7 @@ neither a case here nor a reason in `NOT_ON_IMAGES`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -223,6 +223,7 @@ RESAMPLING = [
     *of_rank("CroppingND", options(cropping=1)),
     *layer(layers.Cropping2D, options(cropping=((1, 0), (2, 1)))),
     *layer(layers.CenterCrop, options(height=6, width=5), skips=False),
+    *layer(layers.Resizing, options(height=7, width=14, interpolation="nearest"), skips=False),
 ]
 
 ADAPTIVE = [

@@ -14,6 +14,7 @@ from tfbig.network.rules import (
     pixelwise,
     pooling,
     resampling,
+    resizing,
     selection,
 )
 from tfbig.network.rules.call import Call, Slot
@@ -37,6 +38,7 @@ __all__ = [
     "pixelwise",
     "pooling",
     "resampling",
+    "resizing",
     "rule",
     "selection",
 ]

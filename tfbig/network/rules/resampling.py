@@ -11,7 +11,9 @@ import tensorflow as tf
 
 from tfbig.geometry.windows import Interval, Resize, Transposed, Window
 from tfbig.network.rules.call import Call
+from tfbig.network.rules.nodes import geometric
 from tfbig.network.rules.registry import rule
+from tfbig.network.rules.resizing import enlarged
 from tfbig.ops import kernels
 from tfbig.system.keras_internals import operations
 
@@ -20,34 +22,20 @@ layers = keras.layers
 
 @rule(layers.UpSampling1D, layers.UpSampling2D, layers.UpSampling3D)
 def upsampling(call: Call) -> int:
-    """Add nearest or bilinear upsampling."""
+    """Add upsampling by nearest neighbours or interpolation."""
     layer = call.layer
     factors = (layer.size,) * call.graph.spatial if isinstance(layer.size, int) else layer.size
     interpolation = getattr(layer, "interpolation", "nearest")
+    if interpolation not in ("nearest", "bilinear"):
+        return enlarged(call, factors, interpolation)
     axes: Any
     function: Any
     if interpolation == "nearest":
         axes, function = tuple(Transposed(f, f) for f in factors), kernels.repeat
-    elif interpolation == "bilinear":
-        axes, function = tuple(Resize(f) for f in factors), kernels.bilinear
     else:
-        call.refuse(
-            f"with interpolation='{interpolation}' cannot run strip by strip; use 'nearest' or 'bilinear'."
-        )
+        axes, function = tuple(Resize(f) for f in factors), kernels.bilinear
     graph_axes = call.graph.to_graph_order(axes)
     return geometric(call, axes, lambda x, strip: function(x, graph_axes, strip))
-
-
-def geometric(call: Call, axes: Any, function: Any) -> int:
-    """Add an image `function(x, strip)` that copies or mixes pixels; `axes` are in the order of the model."""
-    return call.local(
-        lambda x, w, strip: function(x[0], strip),
-        axes,
-        outside=None,
-        cheap=True,
-        operations=0,
-        any_channels=True,
-    )
 
 
 def _amounts(call: Call, amounts: Any) -> list[tuple[int, int]]:

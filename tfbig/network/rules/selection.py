@@ -11,8 +11,9 @@ import tensorflow as tf
 from tfbig.geometry.selection import Centre, Flip, Mirror, Slice
 from tfbig.geometry.windows import SAME, Transposed
 from tfbig.network.rules.call import Call
+from tfbig.network.rules.nodes import geometric
 from tfbig.network.rules.registry import rule
-from tfbig.network.rules.resampling import geometric, padding
+from tfbig.network.rules.resampling import padding
 from tfbig.ops import kernels
 from tfbig.system.keras_internals import operations
 
