@@ -16,6 +16,7 @@ from tfbig.network.rules import (
     resampling,
     resizing,
     selection,
+    windowed_operations,
 )
 from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.registry import RULES, Rule, apply, find, rule
@@ -41,4 +42,5 @@ __all__ = [
     "resizing",
     "rule",
     "selection",
+    "windowed_operations",
 ]
