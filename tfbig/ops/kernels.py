@@ -311,7 +311,9 @@ def _common_stride(axes: Sequence[Window]) -> int:
     return gcd(*(a.stride for a in axes)) if all(a.dilation == 1 for a in axes) else 1
 
 
-def fit(y: tf.Tensor, firsts: Sequence[Any], strip: Strip, others: Sequence[Any] = ()) -> tf.Tensor:
+def fit(
+    y: tf.Tensor, firsts: Sequence[Any], strip: Strip, others: Sequence[Any] = (), value: Any = 0
+) -> tf.Tensor:
     """Crop or pad `y` to the strip.
 
     Args:
@@ -319,6 +321,7 @@ def fit(y: tf.Tensor, firsts: Sequence[Any], strip: Strip, others: Sequence[Any]
         firsts: Row, column, ... of the output image that is the first of `y`, along each axis.
         strip: Position of the strip.
         others: Padding `(before, after)` along each axis, for those that the image is not cut along; none by default.
+        value: Value of the padding.
     """
     shape, amounts = tf.shape(y), list(others or [(0, 0)] * (y.shape.rank - 2))
     for i, along in enumerate(strip.axes):
@@ -326,7 +329,7 @@ def fit(y: tf.Tensor, firsts: Sequence[Any], strip: Strip, others: Sequence[Any]
         amounts[i] = tf.maximum(firsts[i] - along.start, 0), tf.maximum(beyond, 0)
     cut = zip(strip.axes, firsts, strict=False)
     parts = [(tf.maximum(a.start - first, 0), a.stop - a.start) for a, first in cut]
-    return take(pad(y, *amounts), parts)
+    return take(pad(y, *amounts, value=value), parts)
 
 
 def transposed_convolution(

@@ -5,6 +5,7 @@ add one rule, see `rule`. Layers without an image among their inputs need none, 
 """
 
 from tfbig.network.rules import (
+    adaptive_pooling,
     attention,
     convolutions,
     noise,
@@ -13,6 +14,9 @@ from tfbig.network.rules import (
     pixelwise,
     pooling,
     resampling,
+    resizing,
+    selection,
+    windowed_operations,
 )
 from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.registry import RULES, Rule, apply, find, has, is_augmentation, rule
@@ -23,6 +27,7 @@ __all__ = [
     "Call",
     "Rule",
     "Slot",
+    "adaptive_pooling",
     "apply",
     "attention",
     "convolutions",
@@ -36,5 +41,8 @@ __all__ = [
     "pixelwise",
     "pooling",
     "resampling",
+    "resizing",
     "rule",
+    "selection",
+    "windowed_operations",
 ]

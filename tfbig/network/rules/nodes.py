@@ -80,6 +80,18 @@ def per_pixel(call: Call, **traits: Any) -> int:
     return call.local(run, weights=variables, **traits)
 
 
+def geometric(call: Call, axes: Any, function: Any) -> int:
+    """Add an image `function(x, strip)` that copies or mixes pixels; `axes` are in the order of the model."""
+    return call.local(
+        lambda x, w, strip: function(x[0], strip),
+        axes,
+        outside=None,
+        cheap=True,
+        operations=0,
+        any_channels=True,
+    )
+
+
 def windows(call: Call, kernel: Sequence[int], dilation: Sequence[int] | None = None) -> Any:
     """Return the windows of a layer with a kernel, strides and padding."""
     layer = call.layer

@@ -10,7 +10,7 @@ from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.nodes import check_broadcast, last_axis, per_pixel
 from tfbig.network.rules.pooling import maximum_of_image, mean_of_image, read_whole, sum_of_image
 from tfbig.network.rules.registry import rule
-from tfbig.system.keras_internals import OPERATIONS
+from tfbig.system.keras_internals import operations
 
 ELEMENTWISE = """
     Absolute Add Arccos Arccosh Arcsin Arcsinh Arctan Arctan2 Arctanh Cast Cbrt Ceil Celu Clip ConvertToTensor Copy Cos Cosh
@@ -29,11 +29,6 @@ STOPS = "Ceil Floor OnesLike Round StopGradient Trunc ZerosLike"
 
 CHANNELWISE = "LogSoftmax Normalize RMSNorm Softmax Sparsemax"
 """Operations that are per pixel if `axis` is the channel axis."""
-
-
-def operations(names: str) -> list[type]:
-    """Return the classes of `keras.ops` with these names."""
-    return [OPERATIONS[name] for name in names.split() if name in OPERATIONS]
 
 
 @rule(*operations(ELEMENTWISE))
@@ -86,18 +81,6 @@ def along_channels(call: Call) -> list[int]:
         )
     if len(call.images) < len(call.inputs):
         call.refuse("joins images and vectors; expected only images [N, rows, ..., C].")
-    return _node_per_output(call)
-
-
-@rule(*operations("GetItem"))
-def channels_of(call: Call) -> list[int]:
-    """Add a slice of the channels, `x[..., a:b]`."""
-    key = keras.tree.flatten(call.arguments)[1:]
-    *others, last = key or [None]
-    everything = [Ellipsis, slice(None)]
-    whole = all(k in everything for k in others) and (Ellipsis in others or len(key) == call.rank)
-    if not whole or not isinstance(last, slice):
-        call.refuse("selects part of the image; strips can only select channels, as in x[..., :3].")
     return _node_per_output(call)
 
 
