@@ -18,6 +18,7 @@ from tfbig.errors import UnsupportedLayerError
 from tfbig.network import front_and_rest, user_code
 from tfbig.plan.plan import Plan
 from tfbig.streaming import gradient_step, labels, loss_step, prediction, trackers
+from tfbig.streaming.class_weights import ClassWeights
 from tfbig.streaming.layout_model import LayoutModel
 from tfbig.streaming.loss_step import LossStep
 from tfbig.streaming.model_inputs import ModelInputs
@@ -102,7 +103,7 @@ def stream(
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
-class StreamedModel(LayoutModel):
+class StreamedModel(ClassWeights, LayoutModel):
     """A Keras model that runs strip by strip, as returned by `tfbig.stream`.
 
     `compile`, `fit`, `evaluate`, `predict`, `save` and custom training loops work as in Keras. Inputs and targets are
