@@ -35,7 +35,9 @@ def maps(y: np.ndarray) -> np.ndarray:
     return np.choose(y, [0.5, 3.0, 1.0])
 
 
-@pytest.mark.parametrize("way", [slow("arrays"), slow("split"), slow("positions"), "dataset", "batch"])
+@pytest.mark.parametrize(
+    "way", [slow("arrays"), slow("split"), slow("positions"), "dataset", "batch"]
+)
 @pytest.mark.parametrize("form", [slow("indices"), slow("one channel"), slow("float"), "one-hot"])
 def test_equal_the_weights_of_pixels(form: str, way: str, float64: None) -> None:
     """`validation_split` holds out images whose pixels count alike."""
