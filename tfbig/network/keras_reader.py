@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfbig.errors import UnsupportedLayerError
@@ -51,16 +52,28 @@ def read(
                 f"input '{tensor.name}' of '{model.name}' has no known channels on its last axis, where they must be; "
                 "give keras.Input a known C, and build the model with data_format='channels_last'."
             )
-        dtype = (
-            input_dtypes[position]
-            if input_dtypes
-            else keras.backend.standardize_dtype(tensor.dtype)
-        )
+        expected = keras.backend.standardize_dtype(tensor.dtype)
+        arrives = input_dtypes[position] if input_dtypes else expected
         channels = int(tensor.shape[-1]) if image else 0
-        values.append(graph.input(tensor.name, image, channels, dtype if image else None))
+        value = graph.input(tensor.name, image, channels, arrives if image else None)
+        values.append(_as_expected(graph, value, arrives, expected))
     outputs = read_into(graph, functional, values, training)
     graph.outputs = [_copy(graph, v) if v in graph.inputs else v for v in outputs]
     return graph
+
+
+def _as_expected(graph: Graph, value: int, arrives: str, expected: str) -> int:
+    """Return an input in the element type of the model, as Keras converts it before the first layer.
+
+    Without a cast if all numbers stay the same, as from uint8 to float32: a layer then casts to its own type at once.
+    """
+    types = (tf.as_dtype(name).as_numpy_dtype for name in (arrives, expected))
+    if np.can_cast(*types, "safe"):
+        return value
+    if graph.values[value].image:
+        return cast(graph, value, expected)
+    name = f"{graph.values[value].name}/cast"
+    return graph.whole(name, lambda x, w: tf.cast(x[0], expected), [value])
 
 
 def longest_first(size: Sequence[int]) -> tuple[int, ...] | None:

@@ -20,6 +20,9 @@ from tfbig.system import keras_internals, traces
 XLA_NUMBERS = 2**24
 """Fewest predicted elements of an image for which XLA pays: compiling takes 0.1 s per strip shape, saves 5 ns each."""
 
+WITHOUT_CHANNELS = (keras.losses.CategoricalGeneralizedCrossEntropy,)
+"""Losses that expect class indices `[N, ...]`, without a channel axis."""
+
 Metrics = Callable[..., None]
 """Function `(y_true, y_pred, share, weights, copies)`, see `tfbig.network.losses.add`."""
 
@@ -303,6 +306,7 @@ def values_of(
     """Return the loss of every pixel, `[N, r, ...]`, as in `loss(y_true, y_pred)` before its mean."""
     dtype = tf.as_dtype(loss.dtype)
     y_pred = y_pred if y_pred.dtype == dtype else tf.cast(y_pred, dtype)
+    y_true = y_true[..., 0] if isinstance(loss, WITHOUT_CHANNELS) else y_true
     values = loss.call(tf.cast(y_true, dtype), y_pred)
     mask = keras_internals.get_keras_mask(values)
     if mask is not None and getattr(loss, "ignore_class", None) is None:
