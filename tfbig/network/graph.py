@@ -360,6 +360,12 @@ class Graph:
         """Return the channels of an image that a trace of this graph may rely on; None if it must accept any number."""
         return None if self.any_channels else self.values[value].channels
 
+    @property
+    def trained(self) -> frozenset[int]:
+        """Positions of the weights that are trainable now and that a node uses; the others have no gradient."""
+        used = {w for node in self.nodes for w in node.weights}
+        return frozenset(w for w in used if self.weights[w].trainable)
+
     def producer(self, value: int) -> Node | None:
         """Return the node that computes a value, or None for an input."""
         return next((n for n in self.nodes if n.output == value), None)
@@ -394,9 +400,11 @@ class Graph:
 
 
 def values_with_gradient(
-    graph: Graph, trainable: Container[int], inputs: Iterable[int]
+    graph: Graph, trainable: Container[int], inputs: Iterable[int] = ()
 ) -> frozenset[int]:
     """Return the values that need a gradient: those that depend on trainable weights or on `inputs`.
+
+    Plans and the engine both use this, so that a plan counts the gradients that a step computes.
 
     Args:
         graph: Graph of the model.
