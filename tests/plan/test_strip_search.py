@@ -36,8 +36,9 @@ from tfbig.errors import BudgetError
 from tfbig.geometry.windows import partition
 from tfbig.network.graph import AT_ONCE
 from tfbig.plan import strip_search
+from tfbig.plan.limits import KERNEL_ELEMENTS
 from tfbig.plan.planner import Planner
-from tfbig.plan.strip_search import KERNEL_ELEMENTS, Strips
+from tfbig.plan.strip_search import Strips
 from tfbig.plan.sweeps import Sweep, schedule
 from tfbig.system.budget import parse_bytes
 

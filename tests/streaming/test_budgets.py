@@ -76,7 +76,7 @@ def test_frozen_layers_need_less(float64: None, free_traces: None) -> None:
     twin = residual(THREE)
     x = images(2, 61, 47, 3)
 
-    def streamed(host: int | None = None) -> Any:
+    def streamed(host: int | None = None) -> tfbig.StreamedModel:
         budget = tfbig.Budget(device=800_000, host=host, disk=0)
         return tfbig.stream(twin, budget, plain_if_small=False)
 

@@ -68,6 +68,9 @@ class Local:
         operations: Multiply-adds times two per output pixel, all channels.
         im2col: For a convolution, inputs of an output pixel, all channels: columns of the matrix that TensorFlow's
             kernels of its gradients fill without oneDNN.
+        waiting: In plain Keras, images of the size of the output, besides it and the inputs, that wait inside the
+            operation for its gradient.
+        compiled: Whether plain Keras compiles it with XLA even on a CPU: a convolution in groups.
         tiles: Whether the function computes tiles too, cut along the columns and further axes.
         uniform: Whether equal pixels give equal results wherever they are, so that background is computed once.
         phase: The same operation in space-to-depth layout (`tfbig.network.phase_layout.Phase`) where that is
@@ -85,6 +88,8 @@ class Local:
     stops_gradient: bool = False
     operations: int = 0
     im2col: int = 0
+    waiting: int = 0
+    compiled: bool = False
     tiles: bool = True
     uniform: bool = True
     phase: Any = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from tfbig.network.graph import Graph, Local, Node, Reduce
 from tfbig.plan.canonical import Canonical
@@ -127,12 +126,14 @@ def fixed_bytes(
     """
     if not training:
         return INFERENCE.of(graph, sweeps)
-    weights = [prod(w.shape) * itemsize(w.dtype) for w in _trained(graph)]
     compiles = any(isinstance(n.op, Reduce) and n.op.compiled for n in graph.nodes)
     traces = TRAINING.of(graph, (s for s in sweeps if s not in frozen))
     traces += INFERENCE.of(graph, frozen) - INFERENCE.runtime
-    return traces + compiles * COMPILER_BYTES + sum(weights) + 3 * max(weights, default=0)
+    return traces + compiles * COMPILER_BYTES + gradient_bytes(graph)
 
 
-def _trained(graph: Graph) -> list[Any]:
-    return [graph.weights[w] for w in sorted(graph.trained)]
+def gradient_bytes(graph: Graph) -> int:
+    """Return the bytes of the gradients of the trainable weights, and of three more tensors of the largest one."""
+    trained = [graph.weights[w] for w in graph.trained]
+    weights = [prod(w.shape) * itemsize(w.dtype) for w in trained]
+    return sum(weights) + 3 * max(weights, default=0)

@@ -24,6 +24,7 @@ from tfbig.plan import kept_images, layout_search, placement, plain_model, refus
 from tfbig.plan.activity import Activity
 from tfbig.plan.cost import operations_of
 from tfbig.plan.layout_search import Family
+from tfbig.plan.limits import KERNEL_ELEMENTS
 from tfbig.plan.plan import Plan
 from tfbig.plan.prepared_graph import operations_of_node
 from tfbig.plan.pricing import Pricing, Problem
@@ -157,7 +158,8 @@ def _with_plain_layout(problem: Problem) -> Plan:
     if plan is None:
         raise BudgetError(
             f"'{problem.prepared.options.name}': the plain model needs more than "
-            f"{format_bytes(problem.limits.plain)}, which are allowed without strips."
+            f"{format_bytes(problem.limits.plain)}, which are allowed without strips, or a tensor of more than "
+            f"{KERNEL_ELEMENTS} elements. Use smaller images, or strips."
         )
     return plan
 

@@ -13,13 +13,10 @@ from tfbig.errors import BudgetError
 from tfbig.geometry.windows import Interval, Number, Size
 from tfbig.network.graph import Graph
 from tfbig.plan.cost import operations_of, sweep_limit
-from tfbig.plan.limits import device_for
+from tfbig.plan.limits import KERNEL_ELEMENTS, device_for
 from tfbig.plan.plan import SweepCost, layers_of
 from tfbig.plan.sweeps import Sweep
 from tfbig.units import format_bytes, itemsize
-
-KERNEL_ELEMENTS = 2**31 - 1
-"""Most elements of a tensor. Kernels fail or return wrong results with more (tensorflow issues 60330, 8471, 124949)."""
 
 MOST_RECOMPUTED = 1.05
 """Largest ratio of operations to those on whole images at which strips are divided among the cores."""
