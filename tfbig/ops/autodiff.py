@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import tensorflow as tf
@@ -88,3 +90,23 @@ def sum_seeds(
         for value, gradient in cotangents.items():
             total[value] = total[value] + gradient if value in total else gradient
     return [owned[v] for v in total], list(total.values())
+
+
+@cache
+def waiting_tensors(function: Callable[[tf.Tensor], tf.Tensor]) -> int:
+    """Return the number of tensors of the size of the input that wait inside a function for its gradient.
+
+    Args:
+        function: Elementwise function.
+
+    Returns:
+        Their number, without the input and the output.
+    """
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [2, 3, 5])
+        y = function(x)
+        inside = {t.ref() for op in graph.get_operations() for t in op.outputs} - {x.ref(), y.ref()}
+        forward = len(graph.get_operations())
+        tf.gradients(y, x)
+        read = {t.ref() for op in graph.get_operations()[forward:] for t in op.inputs}
+    return sum(t.deref().shape == x.shape for t in inside & read)

@@ -31,12 +31,12 @@ def _linear(
     phase: Any = None,
     name: str = "convolution",
     low_rank: Sequence[Any] = (),
-    any_channels: bool = False,
+    **traits: Any,
 ) -> int:
     """Add a linear layer with its bias and activation; with `windows` None it is per pixel.
 
     `low_rank` holds the two factors of a change of the kernel by LoRA, which Keras scales by `lora_alpha / lora_rank`.
-    `any_channels` is a trait of `function`, see `tfbig.network.graph.Local`.
+    Further traits are those of `function`, see `tfbig.network.graph.Local`.
     """
     layer = call.layer
     has_lora = getattr(layer, "lora_enabled", False) and not low_rank
@@ -64,7 +64,7 @@ def _linear(
         operations=2 * (_size(kernel) if multiplications is None else multiplications),
         im2col=im2col,
         phase=phase,
-        any_channels=any_channels,
+        **traits,
     )
     return activation(call, layer.activation, value)
 
@@ -89,6 +89,7 @@ def convolution(call: Call) -> int:
         im2col=_size(layer.kernel) // int(layer.kernel.shape[-1]),
         phase=phase_layout.strided(layer.kernel, model_axes, layer.use_bias) if planar else None,
         any_channels=layer.groups == 1,
+        compiled=layer.groups > 1,
     )
 
 

@@ -13,6 +13,7 @@ from tfbig.network import user_code
 from tfbig.network.graph import Graph
 from tfbig.network.rules.call import Call
 from tfbig.network.rules.registry import apply
+from tfbig.ops import autodiff
 
 ACROSS_CHANNELS = {
     getattr(keras.activations, name) for name in ("softmax", "log_softmax", "sparsemax")
@@ -67,6 +68,7 @@ def activation(call: Call, function: Any, value: int) -> int:
         name=name,
         pixelwise=function in POINTWISE,
         any_channels=function in POINTWISE,
+        waiting=autodiff.waiting_tensors(function) if builtin else 0,
     )
 
 
