@@ -214,12 +214,17 @@ def _of_rank(t: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 def _scaled(x: tf.Tensor, inv: tf.Tensor, shift: tf.Tensor) -> Any:
     """Return `x * inv + shift`; the gradients of `inv` and `shift` are summed as moments are."""
     slope, offset = tf.cast(inv, x.dtype), tf.cast(shift, x.dtype)
-    axes = [axis for axis, size in enumerate(inv.shape) if size == 1]
 
     def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        return dy * slope, moments.total(dy * x, axes), moments.total(dy, axes)
+        d_inv, d_shift = moments.total(dy * x, _shared(inv)), moments.total(dy, _shared(shift))
+        return dy * slope, d_inv, d_shift
 
     return x * slope + offset, gradient
+
+
+def _shared(t: tf.Tensor) -> list[int]:
+    """Return the axes along which all elements of an image share one of `t`: of `inv` without gamma, the channels."""
+    return [axis for axis, size in enumerate(t.shape) if size == 1]
 
 
 @traces.custom_gradient
