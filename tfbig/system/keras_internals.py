@@ -60,8 +60,8 @@ def inner_layers(layer: Any) -> list[Any]:
     return list(layer._flatten_layers(include_self=False)) if isinstance(layer, keras.Layer) else []
 
 
-def kernel_and_lora(layer: keras.layers.Dense) -> list[Any]:
-    """Return the kernel of a Dense layer, and the factors of its change if LoRA is enabled."""
+def kernel_and_lora(layer: keras.layers.Layer) -> list[Any]:
+    """Return the kernel of a Dense layer or a convolution, and the factors of its change if LoRA is enabled."""
     if not layer.lora_enabled:
         return [layer.kernel]
     return [layer._kernel, layer.lora_kernel_a, layer.lora_kernel_b]
