@@ -32,7 +32,7 @@ OF_KERAS = {
     "keras.src.backend.common.stateless_scope.in_stateless_scope",
     "keras.src.backend.compute_output_spec",
     "keras.src.backend.get_keras_mask",
-    *(f"keras.src.ops.{name}" for name in ("core", "math", "nn", "numpy")),
+    *(f"keras.src.ops.{name}" for name in ("core", "image", "linalg", "math", "nn", "numpy")),
     "keras.src.random.seed_generator.GLOBAL_SEED_GENERATOR",
     "keras.src.random.seed_generator.global_seed_generator",
     "keras.src.trainers.trainer.model_supports_jit",

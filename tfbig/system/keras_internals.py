@@ -20,14 +20,21 @@ from keras.src.backend import get_keras_mask as get_keras_mask
 from keras.src.backend.common.global_state import get_global_attribute
 from keras.src.backend.common.stateless_scope import get_stateless_scope as get_stateless_scope
 from keras.src.backend.common.stateless_scope import in_stateless_scope as in_stateless_scope
-from keras.src.ops import core, math, nn, numpy
+from keras.src.ops import core, image, linalg, math, nn, numpy
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from keras.src.random.seed_generator import global_seed_generator as global_seed_generator
 from keras.src.trainers.trainer import model_supports_jit as supports_jit  # noqa: F401
 
 LORA: Final = ("lora_kernel_a", "lora_kernel_b")
 """Names of the variables of LoRA."""
-OPERATIONS: Final[dict[str, type]] = {**vars(numpy), **vars(nn), **vars(math), **vars(core)}
+OPERATIONS: Final[dict[str, type]] = {
+    **vars(image),
+    **vars(linalg),
+    **vars(numpy),
+    **vars(nn),
+    **vars(math),
+    **vars(core),
+}
 """Classes of the operations of `keras.ops` by name, among other names of their modules."""
 
 

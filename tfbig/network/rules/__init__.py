@@ -6,16 +6,20 @@ add one rule, see `rule`. Layers without an image among their inputs need none, 
 
 from tfbig.network.rules import (
     attention,
+    channels,
     convolutions,
     noise,
     normalisation,
     operations,
     pixelwise,
     pooling,
+    products,
+    reductions,
     resampling,
 )
 from tfbig.network.rules.call import Call, Slot
-from tfbig.network.rules.registry import RULES, Rule, apply, find, rule
+from tfbig.network.rules.channels import apply
+from tfbig.network.rules.registry import RULES, Rule, find, rule
 from tfbig.network.rules.whole_values import on_whole_values
 
 __all__ = [
@@ -25,6 +29,7 @@ __all__ = [
     "Slot",
     "apply",
     "attention",
+    "channels",
     "convolutions",
     "find",
     "noise",
@@ -33,6 +38,8 @@ __all__ = [
     "operations",
     "pixelwise",
     "pooling",
+    "products",
+    "reductions",
     "resampling",
     "rule",
 ]

@@ -59,6 +59,7 @@ class Call:
         inputs: Sequence[int] | None = None,
         outside: float | None = 0.0,
         channels: int | None = None,
+        dtype: str | None = None,
         name: str = "",
         **traits: Any,
     ) -> int:
@@ -75,6 +76,7 @@ class Call:
             outside: Padding value. With None nothing is padded and images stay in the order of the graph:
                 `function` has to pad by `strip` and to respect `graph.order`.
             channels: Channels of the result; by default those of the layer's output.
+            dtype: Element type of the result; by default that of the layer's first output.
             name: Name of this step if there are several.
             **traits: See `tfbig.network.graph.Local`; `cheap` by default if there are no windows. With `tiles=True`, a
                 function outside of tfbig gets tiles of images whose whole rows do not fit the budget: it must not
@@ -99,7 +101,7 @@ class Call:
                 function = _padding(function, axes, outside, self.graph)
         traits.setdefault("cheap", windows is None)
         return self.graph.local(
-            self._name(name), function, inputs, channels, self.dtype, axes, weights, **traits
+            self._name(name), function, inputs, channels, dtype or self.dtype, axes, weights, **traits
         )
 
     def reduce(
@@ -111,6 +113,7 @@ class Call:
         inputs: Sequence[int] | None = None,
         name: str = "",
         any_channels: bool = False,
+        dtype: str | None = None,
     ) -> int:
         """Add a sum over all pixels and a function of it, and return the value of the result, a whole value.
 
@@ -124,12 +127,13 @@ class Call:
             inputs: Values; by default those of the call.
             name: Name of this step if there are several.
             any_channels: A trait of `partial`, see `tfbig.network.graph.Local`.
+            dtype: Element type of the result; by default that of the layer's first output.
         """
         inputs = self.inputs if inputs is None else inputs
         images = [self.graph.values[i] for i in inputs]
         op = Sum(partial, images, self.graph.spatial, any_channels)
         total = self.graph.reduce(self._name(f"{name}_reduce" if name else "reduce"), op, inputs)
-        dtype = self.dtype
+        dtype = dtype or self.dtype
 
         def finish(x: list[Any], w: list[tf.Tensor]) -> Any:
             *sums, pixels = x[0]
