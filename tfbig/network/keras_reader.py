@@ -197,8 +197,14 @@ def read_call(
     if images and isinstance(layer, keras.Layer):
         values = [_cast(graph, v, layer.compute_dtype) for v in values]
     elif images:
-        inputs = [v if v not in graph.inputs else _cast(graph, v, t.dtype) for v, t in zip(values, specs, strict=True)]
-        values, (specs, outputs) = inputs, _computed_specs(graph, layer, inputs, specs, outputs, arguments)
+        inputs = [
+            v if v not in graph.inputs else _cast(graph, v, t.dtype)
+            for v, t in zip(values, specs, strict=True)
+        ]
+        values, (specs, outputs) = (
+            inputs,
+            _computed_specs(graph, layer, inputs, specs, outputs, arguments),
+        )
     call = rules.Call(
         layer, graph, tuple(values), tuple(specs), tuple(outputs), bool(training), arguments, kind
     )

@@ -7,6 +7,7 @@ add one rule, see `rule`. Layers without an image among their inputs need none, 
 from tfbig.network.rules import (
     attention,
     channels,
+    constant_images,
     convolutions,
     noise,
     normalisation,
@@ -16,11 +17,11 @@ from tfbig.network.rules import (
     products,
     reductions,
     resampling,
+    wrappers,
 )
 from tfbig.network.rules.call import Call, Slot
-from tfbig.network.rules.channels import apply
+from tfbig.network.rules.constant_images import apply, on_whole_values
 from tfbig.network.rules.registry import RULES, Rule, find, rule
-from tfbig.network.rules.whole_values import on_whole_values
 
 __all__ = [
     "RULES",
@@ -30,6 +31,7 @@ __all__ = [
     "apply",
     "attention",
     "channels",
+    "constant_images",
     "convolutions",
     "find",
     "noise",
@@ -42,4 +44,5 @@ __all__ = [
     "reductions",
     "resampling",
     "rule",
+    "wrappers",
 ]

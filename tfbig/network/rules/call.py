@@ -37,6 +37,7 @@ class Call:
         training: Whether the layer runs in training mode.
         arguments: `(args, kwargs)` of the call with a `Slot` for every tensor.
         kind: Class whose rule and `call` are used instead of those of the layer: the twin of a Big layer.
+        substitutes: `(variable, whole value)`: values that nodes use instead of variables of the layer.
     """
 
     layer: Any
@@ -47,6 +48,7 @@ class Call:
     training: bool
     arguments: Any
     kind: type | None = None
+    substitutes: tuple[tuple[Any, int], ...] = ()
 
     # ------------------------------------------------------------------------------ nodes
 
@@ -87,6 +89,8 @@ class Call:
         channels = self.channels if channels is None else channels
         for trait in ("tiles", "uniform"):
             traits.setdefault(trait, str(function.__module__).startswith("tfbig."))
+        if any(variable is w for variable, _ in self.substitutes for w in weights):
+            function, inputs, weights, traits = self._substituted(function, inputs, weights, traits)
         axes = None
         if windows is not None:
             if len(windows) != self.graph.spatial:
@@ -101,7 +105,14 @@ class Call:
                 function = _padding(function, axes, outside, self.graph)
         traits.setdefault("cheap", windows is None)
         return self.graph.local(
-            self._name(name), function, inputs, channels, dtype or self.dtype, axes, weights, **traits
+            self._name(name),
+            function,
+            inputs,
+            channels,
+            dtype or self.dtype,
+            axes,
+            weights,
+            **traits,
         )
 
     def reduce(
@@ -152,6 +163,28 @@ class Call:
     ) -> int:
         """Add a whole value `function(x, w)` computed from whole values, and return it."""
         return self.graph.whole(self._name(name), function, inputs, weights)
+
+    def _substituted(
+        self, function: Any, inputs: Sequence[int], weights: Sequence[Any], traits: dict[str, Any]
+    ) -> tuple[Any, Sequence[int], Sequence[Any], dict[str, Any]]:
+        """Return the arguments of `local` with whole values among the inputs in place of some weights."""
+        values = {id(variable): value for variable, value in self.substitutes}
+        given = [id(w) in values for w in weights]
+        prepare, count = traits.get("prepare"), sum(given)
+
+        def all_weights(x: Sequence[Any], w: Sequence[Any]) -> list[Any]:
+            of_inputs, others = iter(x[len(x) - count :]), iter(w)
+            return [next(of_inputs) if is_value else next(others) for is_value in given]
+
+        def run(x: Sequence[Any], w: Any, strip: Any) -> Any:
+            w = w if prepare else all_weights(x, w)
+            return function(list(x[: len(x) - count]), w, strip)
+
+        changed = {"phase": None, "any_channels": False}
+        if prepare:
+            changed["prepare"] = lambda x, w: prepare(x[: len(x) - count], all_weights(x, w))
+        inputs = [*inputs, *(values[id(w)] for w in weights if id(w) in values)]
+        return run, inputs, [w for w in weights if id(w) not in values], traits | changed
 
     def _name(self, step: str) -> str:
         return f"{self.layer.name}/{step}" if step else self.layer.name

@@ -187,7 +187,9 @@ def reshape(call: Call) -> int | list[int]:
     shape = tuple(int(n) for n in after[leading:])
 
     def run(x: Sequence[tf.Tensor]) -> tf.Tensor:
-        return tf.reshape(x[0], tf.concat([tf.shape(x[0])[:leading], tf.constant(shape, tf.int32)], 0))
+        return tf.reshape(
+            x[0], tf.concat([tf.shape(x[0])[:leading], tf.constant(shape, tf.int32)], 0)
+        )
 
     return per_pixel(call, function=run)
 

@@ -1,13 +1,13 @@
-"""Images of equal pixels, which are made by enlarging a pooled image `[N, 1, 1, C]`, and their concatenation with others.
+"""Images of equal pixels, made by enlarging a pooled image `[N, 1, 1, C]`, and their concatenation with others.
 
-Networks for segmentation (PSPNet, DeepLab) pool an image to one pixel, enlarge that pixel to the size of the image with
-`UpSampling2D`, `ops.image.resize`, `ops.broadcast_to`, `ops.tile` or `ops.repeat`, and concatenate both. The graph keeps
-the pixel as a whole value, and its size in `Graph.constant_sizes`; layers that combine it with an image broadcast it.
+Networks for segmentation (PSPNet, DeepLab) pool an image to one pixel, enlarge that pixel to the size of the image
+with `UpSampling2D`, `ops.image.resize`, `ops.broadcast_to`, `ops.tile` or `ops.repeat`, and concatenate both. The
+graph keeps the pixel as a whole value, and its size in `Graph.constant_sizes`; layers that combine it with an image
+broadcast it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,11 +15,11 @@ import keras
 import tensorflow as tf
 
 from tfbig.geometry.windows import Fixed
-from tfbig.network.rules import whole_values
+from tfbig.network.rules import channel_shapes, channels, whole_values
 from tfbig.network.rules.call import Call
 from tfbig.network.rules.channel_shapes import any_channel_shape
 from tfbig.network.rules.channels import axes_of, check_axes
-from tfbig.network.rules.nodes import check_broadcast
+from tfbig.network.rules.nodes import check_broadcast, per_pixel
 from tfbig.network.rules.operations import ELEMENTWISE, operations
 from tfbig.network.rules.registry import rule
 from tfbig.system import keras_internals
@@ -48,10 +48,13 @@ def on_whole_values(call: Call) -> list[int]:
     size = _size_of_result(call)
     if size is None:
         return whole_values.on_whole_values(_in_full(call))
+    batch = call.outputs[0].shape[0]
     through = tf.float32 if _resizes(call) else None  # in which TensorFlow computes bilinear pixels
 
     def enlarge(x: list[Any], w: Any) -> tf.Tensor:
         pixel = x[0] if through is None else tf.cast(x[0], through)
+        if batch is not None:
+            pixel = tf.broadcast_to(pixel, tf.concat([[batch], tf.shape(pixel)[1:]], 0))
         return tf.cast(pixel, call.dtype)
 
     value = call.whole(enlarge, call.inputs[:1])
@@ -72,14 +75,25 @@ def _size_of_result(call: Call) -> tuple[int, ...] | None:
     is_pixel = all(n == 1 for n in before[1:-1]) or call.inputs[0] in call.graph.constant_sizes
     if len(before) != call.rank or len(after) != call.rank or not is_pixel or None in size:
         return None
-    if before[0] != after[0] or before[-1] != after[-1] or all(n == 1 for n in size):
-        return None
     layer = call.layer
+    known_batch = isinstance(layer, operations("BroadcastTo")[0])
+    if before[-1] != after[-1] or all(n == 1 for n in size):
+        return None
+    if before[0] != after[0] and not known_batch:
+        return None
     repeats = getattr(layer, "repeats", None)
-    same_batch = not isinstance(layer, operations("Tile")[0]) or len(repeats) < call.rank or repeats[0] == 1
-    same_axis = not isinstance(layer, operations("Repeat")[0]) or layer.axis not in (0, None, -call.rank)
+    same_batch = (
+        not isinstance(layer, operations("Tile")[0]) or len(repeats) < call.rank or repeats[0] == 1
+    )
+    same_axis = not isinstance(layer, operations("Repeat")[0]) or layer.axis not in (
+        0,
+        None,
+        -call.rank,
+    )
     exact = getattr(layer, "interpolation", "nearest") in ("nearest", "bilinear")
-    cuts = getattr(layer, "crop_to_aspect_ratio", False) or getattr(layer, "pad_to_aspect_ratio", False)
+    cuts = getattr(layer, "crop_to_aspect_ratio", False) or getattr(
+        layer, "pad_to_aspect_ratio", False
+    )
     turned = getattr(layer, "data_format", None) == "channels_first"
     enlarges = same_batch and same_axis and exact and not cuts and not turned
     return tuple(int(n) for n in size) if enlarges else None
@@ -138,7 +152,9 @@ def _of_size(call: Call, value: int, position: int, size: tuple[int, ...]) -> in
     if shape == size:
         return value
     if None not in shape:
-        call.refuse(f"combines an image of size {shape} with a pixel enlarged to {size}; expected equal sizes.")
+        call.refuse(
+            f"combines an image of size {shape} with a pixel enlarged to {size}; expected equal sizes."
+        )
     spec = call.graph.values[value]
     return call.local(
         lambda x, w, strip: tf.identity(x[0]),
@@ -153,9 +169,9 @@ def _of_size(call: Call, value: int, position: int, size: tuple[int, ...]) -> in
     )
 
 
-def combining(apply: Callable[[Call], list[int]]) -> Callable[[Call], list[int]]:
-    """Return a function that adds a call with images by `apply`, after `with_one_pixel`."""
-    return lambda call: apply(with_one_pixel(call))
+def apply(call: Call) -> list[int]:
+    """Add the nodes of a call with images among its inputs; see `tfbig.network.rules.registry.apply`."""
+    return channels.apply(with_one_pixel(call))
 
 
 @rule(layers.Concatenate, *operations("Concatenate"))
@@ -167,15 +183,14 @@ def concatenate(call: Call) -> int:
     pixels = [p for p, v in enumerate(call.inputs) if not graph.values[v].image]
     if any(call.inputs[p] not in graph.constant_sizes for p in pixels):
         call.refuse("joins images and vectors; expected only images [N, rows, ..., C].")
-    if pixels and graph.values[call.inputs[0]].dtype is None and len(call.outputs[0].shape) != call.rank:
+    if pixels and not channel_shapes.is_plain(call):
         call.refuse("joins a pixel enlarged to an image with images of several channel axes.")
     check_broadcast(call)
     return _concatenation(call, axes_of(call, axis)[0], pixels)
 
 
 def _concatenation(call: Call, axis: int, pixels: list[int]) -> int:
-    from tfbig.network.rules.nodes import per_pixel
-
+    """Add a concatenation; the inputs at the positions `pixels` are broadcast to the size of the first image."""
     first = next(p for p in range(len(call.inputs)) if p not in pixels)
 
     def run(x: list[tf.Tensor]) -> tf.Tensor:
@@ -189,7 +204,6 @@ def _concatenation(call: Call, axis: int, pixels: list[int]) -> int:
             else t
             for p, t in enumerate(x)
         ]
-        parts = [tf.cast(t, call.dtype) for t in parts]
-        return tf.concat(parts, axis)
+        return tf.concat([tf.cast(t, call.dtype) for t in parts], axis)
 
     return per_pixel(call, function=run, any_channels=True)

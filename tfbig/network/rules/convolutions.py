@@ -70,7 +70,7 @@ def _linear(
 def _changed(
     layer: Any, kernel: tf.Tensor, a: tf.Tensor, b: tf.Tensor, *bias: tf.Tensor
 ) -> tuple[tf.Tensor, ...]:
-    """Return `kernel + lora_alpha / lora_rank * a @ b`, and the bias, in the element types in which Keras computes them.
+    """Return `kernel + lora_alpha / lora_rank * a @ b`, and the bias, in the element types that Keras computes in.
 
     The factors are float32 in every policy; a layer in mixed precision casts them first.
     """

@@ -84,7 +84,9 @@ def per_pixel(call: Call, output: int = 0, function: Any = None, **traits: Any) 
         function: `x -> results`, computed instead of the layer.
         **traits: See `tfbig.network.graph.Local`.
     """
-    variables, spec = ([], call.outputs[output]) if function else (call.variables, call.outputs[output])
+    variables, spec = (
+        ([], call.outputs[output]) if function else (call.variables, call.outputs[output])
+    )
     if not channel_shapes.is_plain(call):
         traits = traits | {"any_channels": False, "pixelwise": False}
 

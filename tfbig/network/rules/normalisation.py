@@ -263,14 +263,34 @@ def group_normalization(call: Call) -> int:
 
 @rule(layers.LayerNormalization, layers.RMSNormalization, layers.UnitNormalization)
 def layer_normalization(call: Call) -> int:
-    """Add a normalisation over the channels of each pixel."""
-    axis = call.layer.axis
-    if not last_axis(call, axis):
+    """Add a normalisation over the channels of each pixel, or without parameters over each image."""
+    layer, axis = call.layer, call.layer.axis
+    if last_axis(call, axis):
+        return per_pixel(call)
+    requested = axis if isinstance(axis, (list, tuple)) else [axis]
+    axes = sorted(int(a) % call.rank for a in requested)
+    of_image = axes[: call.graph.spatial] == [*range(1, call.graph.spatial + 1)]
+    if not of_image or not isinstance(layer, layers.LayerNormalization) or layer.rms_scaling:
         call.refuse(
             f"only runs strip by strip over the channels, axis=-1; received axis={axis}. "
             "For statistics over the image use GroupNormalization(groups=1)."
         )
-    return per_pixel(call)
+    if layer.scale or layer.center:
+        call.refuse(
+            f"has a scale or shift for every pixel; received axis={axis}. Use scale=False and center=False, or "
+            "GroupNormalization(groups=1), which has one for each channel."
+        )
+    return _by_image(call, axes)
+
+
+def _by_image(call: Call, axes: list[int]) -> int:
+    """Add a LayerNormalization by the statistics of each image, or of each of its channels."""
+    each_channel = call.rank - 1 not in axes
+    op = MomentsOf(
+        lambda n, c: [n, c] if each_channel else [n], axes, lambda x: x, any_channels=True
+    )
+    statistics = call.graph.reduce(f"{call.layer.name}/moments", op, call.inputs)
+    return _affine(call, statistics, lambda t: _expand(t, axes), lambda x: x)
 
 
 @rule(layers.Normalization)

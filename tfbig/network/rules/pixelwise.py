@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from tfbig.network.rules.call import Call
 from tfbig.network.rules.channel_shapes import any_channel_shape

@@ -1,4 +1,4 @@
-"""Rules for products of each pixel with a matrix: `ops.matmul`, `ops.dot`, `ops.tensordot`, `ops.einsum`, EinsumDense."""
+"""Rules for products of each pixel with a matrix: `ops.matmul`, `dot`, `tensordot`, `einsum`, and EinsumDense."""
 
 from __future__ import annotations
 
@@ -57,11 +57,13 @@ def matmul(call: Call) -> int:
         both = len(each.shape) - leading >= 2  # rows and columns are channels
         if not both and (position == 1 or other.image or len(each.shape) == leading):
             call.refuse(
-                f"multiplies shapes {first.shape} and {second.shape} over more than the pixel; expected an image times a "
-                "matrix [C, D], or several axes of channels in both."
+                f"multiplies shapes {first.shape} and {second.shape} over more than the pixel; expected an image times "
+                "a matrix [C, D], or several axes of channels in both."
             )
         if other.image and len(other.shape) != len(each.shape):
-            call.refuse(f"multiplies images of shapes {first.shape} and {second.shape}; expected equal numbers of axes.")
+            call.refuse(
+                f"multiplies images of shapes {first.shape} and {second.shape}; expected equal numbers of axes."
+            )
         _check_batch_axes(call, other, len(each.shape))
     if rank < leading:
         call.refuse(f"returns shape {call.outputs[0].shape}, which is no image.")
@@ -76,8 +78,8 @@ def _check_batch_axes(call: Call, operand: _Operand, rank: int) -> None:
     between = aligned[1 : min(call.graph.spatial + 1, rank - 2)]
     if len(aligned) > rank or any(n != 1 for n in between):
         call.refuse(
-            f"multiplies an image by a tensor of shape {operand.shape}, which differs between pixels; expected a matrix "
-            "[C, D]."
+            f"multiplies an image by a tensor of shape {operand.shape}, which differs between pixels; expected a "
+            "matrix [C, D]."
         )
 
 
@@ -133,7 +135,9 @@ def einsum_dense(call: Call) -> int:
     matrix = _Operand(call, keras_internals.kernel_and_lora(layer)[0])
     check_equation(call, layer.equation, [image, matrix])
     if layer.bias is not None:
-        aligned = (1,) * (len(call.outputs[0].shape) - len(layer.bias.shape)) + tuple(layer.bias.shape)
+        aligned = (1,) * (len(call.outputs[0].shape) - len(layer.bias.shape)) + tuple(
+            layer.bias.shape
+        )
         if any(n != 1 for n in aligned[: call.graph.spatial + 1]):
             call.refuse(
                 f"has bias_axes={layer.bias_axes!r} with one bias for each row or column; use axes of the channels."
@@ -160,8 +164,17 @@ def check_equation(call: Call, equation: str, operands: Sequence[_Operand]) -> N
     expanded = [
         _expanded(term, len(each.shape)) for term, each in zip(inputs, operands, strict=True)
     ]
-    longest = max((len(each.shape) - len(t.replace("...", "")) for t, each in zip(inputs, operands, strict=True) if "..." in t), default=0)
-    output = _expanded(result, len(result.replace("...", "")) + longest if "..." in result else len(result))
+    longest = max(
+        (
+            len(each.shape) - len(t.replace("...", ""))
+            for t, each in zip(inputs, operands, strict=True)
+            if "..." in t
+        ),
+        default=0,
+    )
+    output = _expanded(
+        result, len(result.replace("...", "")) + longest if "..." in result else len(result)
+    )
     images = [t for t, each in zip(expanded, operands, strict=True) if each.image]
     pixel = images[0][:leading]
     others = [

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfbig.network.graph import Reduce
 from tfbig.network.rules.call import Call
 from tfbig.network.rules.channel_shapes import any_channel_shape
-from tfbig.network.rules.channels import axes_of, rank_of
+from tfbig.network.rules.channels import axes_of
 from tfbig.network.rules.nodes import cast, per_pixel, per_pixel_parts
 from tfbig.network.rules.normalisation import MomentsOf
 from tfbig.network.rules.operations import operations
@@ -33,7 +33,9 @@ def reduction(call: Call) -> int | list[int]:
     if getattr(layer, "initial", None) is not None:
         call.refuse("has an initial value; use keras.ops.maximum on the result.")
     if min(axes) >= leading:
-        return per_pixel_parts(call) if len(call.outputs) > 1 else per_pixel(call, dtype=_dtype(call))
+        return (
+            per_pixel_parts(call) if len(call.outputs) > 1 else per_pixel(call, dtype=_dtype(call))
+        )
     if not set(range(1, leading)) <= set(axes):
         call.refuse(
             f"over axis={axis} cannot run strip by strip; reduce the channels, axis=-1, or all pixels, "
@@ -100,7 +102,12 @@ def _summed(call: Call, function: Any = None) -> int:
 
     dtype = call.graph.values[image].dtype
     return call.reduce(
-        partial, finish, inputs=[image], name="sum", any_channels=True, dtype=moments.wide(tf.as_dtype(dtype)).name
+        partial,
+        finish,
+        inputs=[image],
+        name="sum",
+        any_channels=True,
+        dtype=moments.wide(tf.as_dtype(dtype)).name,
     )
 
 
@@ -127,9 +134,13 @@ def _count(call: Call) -> tuple[int, Any]:
 def _norm(call: Call) -> tuple[int, Any]:
     order, axes = call.layer.ord, axes_of(call, call.layer.axis)
     if order not in (None, 2, "fro") or (order == 2 and len(axes) > 1):
-        call.refuse(f"has ord={order!r}; over all pixels expected None, the root of the sum of squares.")
+        call.refuse(
+            f"has ord={order!r}; over all pixels expected None, the root of the sum of squares."
+        )
     if any(a == 0 or a > call.graph.spatial for a in axes):
-        call.refuse(f"over axis={axes} is not the norm of an image; use keras.ops.sum of the squares.")
+        call.refuse(
+            f"over axis={axes} is not the norm of an image; use keras.ops.sum of the squares."
+        )
     squares = _summed(call, tf.square)
     return squares, lambda x, axes, keep: [tf.sqrt(x[0])]
 
@@ -207,9 +218,7 @@ def _moments_of_image(call: Call) -> int:
     return call.whole(lambda x, w: x[0][:2], [value], name="moments_of_pixels")
 
 
-def _mean_and_variance(
-    x: Sequence[tf.Tensor], axes: list[int], keep: bool
-) -> list[tf.Tensor]:
+def _mean_and_variance(x: Sequence[tf.Tensor], axes: list[int], keep: bool) -> list[tf.Tensor]:
     """Return mean and variance over more axes, from those of parts of equal size."""
     if not axes:
         return list(x)

@@ -97,8 +97,8 @@ def apply(call: Call) -> list[int]:
     function = find(layer, call.kind)
     if channel_shapes.shaped(call.graph, call.inputs) and not channel_shapes.accepts_any(function):
         call.refuse(
-            f"receives an image of shape {tuple(call.specs[0].shape)}, whose channels have several axes or none; reshape "
-            "it to [N, rows, ..., C] first, or give the model a fixed input size."
+            f"receives an image of shape {tuple(call.specs[0].shape)}, whose channels have several axes or none; "
+            "reshape it to [N, rows, ..., C] first, or give the model a fixed input size."
         )
     result = function(call)
     values = result if isinstance(result, list) else [result]
