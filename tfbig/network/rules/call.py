@@ -260,7 +260,7 @@ class Call:
             kwargs = {**kwargs, "training": self.training}
         state = list(state)
         with (
-            keras_internals.AutocastScope(None),
+            keras_internals.without_autocast(),
             keras.StatelessScope(collect_losses=True) as scope,
         ):
             # Passed to the scope, values would be cast: to the type of mixed precision, or without that to `floatx`.

@@ -165,9 +165,8 @@ def look_up(call: Call) -> int:
 @any_channel_shape
 def cross(call: Call) -> int:
     """Add the cross product of the channels."""
-    names = ("axisa", "axisb", "axisc", "axis")
-    axes = [getattr(call.layer, name) for name in names]
-    if any(a not in (None, -1, rank_of(call) - 1) for a in axes):
+    axes = [getattr(call.layer, name) for name in ("axisa", "axisb", "axisc")]
+    if any(a not in (-1, rank_of(call) - 1) for a in axes):
         call.refuse(f"has axes {axes}; strip by strip expected -1, the channels.")
     check_broadcast(call)
     return per_pixel(call)

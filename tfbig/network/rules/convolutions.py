@@ -62,12 +62,12 @@ def _linear(
         im2col=im2col,
         phase=None if low_rank else phase,
         any_channels=any_channels and not low_rank,
-        prepare=(lambda x, w: _changed(layer, *w)) if low_rank else None,
+        prepare=(lambda x, w: with_lora(layer, *w)) if low_rank else None,
     )
     return activation(call, layer.activation, value)
 
 
-def _changed(
+def with_lora(
     layer: Any, kernel: tf.Tensor, a: tf.Tensor, b: tf.Tensor, *bias: tf.Tensor
 ) -> tuple[tf.Tensor, ...]:
     """Return `kernel + lora_alpha / lora_rank * a @ b`, and the bias, in the element types that Keras computes in.

@@ -7,9 +7,12 @@ from math import prod
 from typing import Any
 
 import keras
+import tensorflow as tf
 
+from tfbig.network.rules import channel_shapes
 from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.channel_shapes import any_channel_shape
+from tfbig.network.rules.convolutions import with_lora
 from tfbig.network.rules.nodes import per_pixel
 from tfbig.network.rules.operations import operations
 from tfbig.network.rules.registry import rule
@@ -142,7 +145,30 @@ def einsum_dense(call: Call) -> int:
             call.refuse(
                 f"has bias_axes={layer.bias_axes!r} with one bias for each row or column; use axes of the channels."
             )
-    return _product(call)
+    return _product_with_lora(call) if getattr(layer, "lora_enabled", False) else _product(call)
+
+
+def _product_with_lora(call: Call) -> int:
+    """Add an EinsumDense layer whose kernel LoRA changes, once for all strips."""
+    layer, (spec,) = call.layer, call.outputs
+
+    def run(x: list[tf.Tensor], w: Sequence[tf.Tensor], strip: Any) -> tf.Tensor:
+        kernel, *bias = w
+        y = keras.ops.einsum(layer.equation, channel_shapes.split(call, x)[0], kernel)
+        y = y + tf.cast(bias[0], y.dtype) if bias else y
+        y = y if layer.activation is None else layer.activation(y)
+        return channel_shapes.joined(call, y, spec)
+
+    bias = [] if layer.bias is None else [layer.bias]
+    value = call.local(
+        run,
+        weights=[*keras_internals.kernel_and_lora(layer), *bias],
+        channels=prod(channel_shapes.of_spec(call, spec)),
+        cheap=False,
+        operations=2 * prod(layer.lora_kernel_a.shape[:-1]) * layer.lora_kernel_b.shape[-1],
+        prepare=lambda x, w: with_lora(layer, *w),
+    )
+    return channel_shapes.record(call, value, spec)
 
 
 def check_equation(call: Call, equation: str, operands: Sequence[_Operand]) -> None:

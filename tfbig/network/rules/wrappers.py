@@ -49,7 +49,7 @@ def spectral_normalization(call: Call) -> int:
 
     def run(x: list[Any], w: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         old = x[0] if earlier else w
-        with keras_internals.AutocastScope(None), keras.StatelessScope() as scope:
+        with keras_internals.without_autocast(), keras.StatelessScope() as scope:
             scope.state_mapping.update({id(kernel): old[0], id(vector): old[1]})
             u, normalised = keras.ops.cond(
                 keras.ops.all(keras.ops.equal(old[0], 0)),
