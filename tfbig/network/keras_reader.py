@@ -271,9 +271,17 @@ def read_call(
     own = images and _reads_inside(graph, layer, values, kind)
     if images and isinstance(layer, keras.Model) and not own:
         return read_into(graph, as_functional(layer), list(values), training)
-    if images:
-        dtypes = [getattr(layer, "compute_dtype", t.dtype) for t in specs]
-        values = [_cast(graph, v, d) for v, d in zip(values, dtypes, strict=True)]
+    if images and isinstance(layer, keras.Layer):
+        values = [_cast(graph, v, layer.compute_dtype) for v in values]
+    elif images:
+        inputs = [
+            v if v not in graph.inputs else _cast(graph, v, t.dtype)
+            for v, t in zip(values, specs, strict=True)
+        ]
+        values, (specs, outputs) = (
+            inputs,
+            _computed_specs(graph, layer, inputs, specs, outputs, arguments),
+        )
     if own:
         return _read_inside(graph, layer, values, specs, bool(training), arguments)
     call = rules.Call(
@@ -345,6 +353,23 @@ def _read_instances(
     return read_into(graph, as_functional(layer.model), [bag], training)
 
 
+def _computed_specs(
+    graph: Graph, operation: Any, values: Sequence[int], specs: Any, outputs: Any, arguments: Any
+) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Return the Keras tensors of the inputs and outputs of an operation with the element types that it computes in.
+
+    Keras' own are float32 after `keras.ops.logsumexp` of any image.
+    """
+    pairs = [(graph.values[v].dtype, t) for v, t in zip(values, specs, strict=True)]
+    if all(dtype in (None, t.dtype) for dtype, t in pairs):
+        return specs, outputs
+    specs = [keras.KerasTensor(t.shape, dtype or t.dtype) for dtype, t in pairs]
+    args, options = keras.tree.map_structure(
+        lambda a: specs[a.position] if isinstance(a, rules.Slot) else a, arguments
+    )
+    return specs, keras.tree.flatten(operation.compute_output_spec(*args, **options))
+
+
 def _holds_instances(graph: Graph, values: Sequence[int]) -> bool:
     return any(v in graph.instance_shapes for v in values)
 
@@ -387,4 +412,5 @@ def _computation(call: rules.Call, any_channels: bool) -> tuple[Any, ...]:
         call.training,
         repr(call.arguments),
         tuple((v.image, None if any_channels else v.channels, v.dtype) for v in inputs),
+        tuple(call.graph.channel_shapes.get(i) for i in call.inputs),
     )

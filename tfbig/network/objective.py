@@ -6,7 +6,7 @@ Keras matches losses with outputs and targets by position, name and structure. T
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -90,6 +90,7 @@ class Objective:
             Positions in `[*targets, *weights]` of the inputs that were added to the graph, in their order.
         """
         predictions = list(graph.outputs)
+        _check_channels(graph, {predictions[t.output] for t in (*self.terms, *self.scores)})
         seeds = [value for value, _ in graph.seeds]
         graph.inputs = [i for i in graph.inputs if i not in seeds]
         graph.outputs = [predictions[t.output] for t in self.terms]
@@ -160,6 +161,21 @@ class Objective:
         """
         for tracker, value in zip(self.trackers, values, strict=False):
             tracker.update_state(value, sample_weight=batch)
+
+
+def _check_channels(graph: Graph, predictions: Iterable[int]) -> None:
+    """Raise if a prediction with a loss or metric is an image without exactly one channel axis.
+
+    Raises:
+        UnsupportedLayerError: One is.
+    """
+    for value in predictions:
+        if value in graph.channel_shapes:
+            shape = (None, *[None] * graph.spatial, *graph.channel_shapes[value])
+            raise UnsupportedLayerError(
+                f"output '{graph.values[value].name}' has shape {shape}; losses and metrics expect [N, rows, ..., C]. "
+                "End the model with keras.ops.expand_dims or keras.ops.reshape."
+            )
 
 
 def weights_with_gradient(graph: Graph) -> set[int]:

@@ -14,13 +14,13 @@ import keras
 from keras.src.applications.convnext import LayerScale as LayerScale
 from keras.src.applications.convnext import StochasticDepth as StochasticDepth
 from keras.src.applications.inception_resnet_v2 import CustomScaleLayer as CustomScaleLayer
-from keras.src.backend import AutocastScope as AutocastScope
+from keras.src.backend import AutocastScope
 from keras.src.backend import compute_output_spec as compute_output_spec
 from keras.src.backend import get_keras_mask as get_keras_mask
 from keras.src.backend.common.global_state import get_global_attribute, set_global_attribute
 from keras.src.backend.common.stateless_scope import get_stateless_scope as get_stateless_scope
 from keras.src.backend.common.stateless_scope import in_stateless_scope as in_stateless_scope
-from keras.src.ops import core, image, math, nn, numpy
+from keras.src.ops import core, image, linalg, math, nn, numpy
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from keras.src.random.seed_generator import global_seed_generator as global_seed_generator
 from keras.src.trainers.trainer import model_supports_jit as supports_jit  # noqa: F401
@@ -29,6 +29,7 @@ LORA: Final = ("lora_kernel_a", "lora_kernel_b")
 """Names of the variables of LoRA."""
 OPERATIONS: Final[dict[str, type]] = {
     **vars(image),
+    **vars(linalg),
     **vars(numpy),
     **vars(nn),
     **vars(math),
@@ -71,8 +72,8 @@ def inner_layers(layer: Any) -> list[Any]:
     return list(layer._flatten_layers(include_self=False)) if isinstance(layer, keras.Layer) else []
 
 
-def kernel_and_lora(layer: keras.layers.Dense) -> list[Any]:
-    """Return the kernel of a Dense layer, and the factors of its change if LoRA is enabled."""
+def kernel_and_lora(layer: keras.layers.Layer) -> list[Any]:
+    """Return the kernel of a Dense layer or a convolution, and the factors of its change if LoRA is enabled."""
     if not layer.lora_enabled:
         return [layer.kernel]
     return [layer._kernel, layer.lora_kernel_a, layer.lora_kernel_b]
@@ -93,6 +94,20 @@ def seed_generators(layer: Any) -> list[Any]:
 def existing_seed_generator() -> Any:
     """Return the global seed generator, or None if it has not been used."""
     return get_global_attribute(GLOBAL_SEED_GENERATOR)
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Leave the autocast scope of an outer layer in a `with` block, so that a layer enters its own if it is mixed.
+
+    Inside `AutocastScope(None)`, Keras would cast float32 factors of LoRA to the float64 of their layer.
+    """
+    outer = get_global_attribute("autocast_scope")
+    set_global_attribute("autocast_scope", None)
+    try:
+        yield
+    finally:
+        set_global_attribute("autocast_scope", outer)
 
 
 def has_graph(model: keras.Model) -> bool:

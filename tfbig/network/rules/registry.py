@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from tfbig.errors import UnsupportedLayerError
+from tfbig.network.rules import channel_shapes
 from tfbig.network.rules.call import Call
 
 IN_PIPELINE = (
@@ -93,7 +94,13 @@ def apply(call: Call) -> list[int]:
         call.refuse(
             "has an activity_regularizer, which needs the whole image; regularise the weights instead."
         )
-    result = find(layer, call.kind)(call)
+    function = find(layer, call.kind)
+    if channel_shapes.shaped(call.graph, call.inputs) and not channel_shapes.accepts_any(function):
+        call.refuse(
+            f"receives an image of shape {tuple(call.specs[0].shape)}, whose channels have several axes or none; "
+            "reshape it to [N, rows, ..., C] first, or give the model a fixed input size."
+        )
+    result = function(call)
     values = result if isinstance(result, list) else [result]
     if len(values) != len(call.outputs) or not all(isinstance(v, int) for v in values):
         call.refuse(
