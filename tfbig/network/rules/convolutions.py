@@ -51,7 +51,7 @@ def _linear(
         if low_rank:
             weight += layer.lora_alpha / layer.lora_rank * tf.matmul(others[0], others[1])
         y = function(x[0], weight if windows is None else call.kernel(weight), strip)
-        return tf.nn.bias_add(y, tf.cast(w[-1], y.dtype)) if bias else y
+        return kernels.add_bias(y, tf.cast(w[-1], y.dtype)) if bias else y
 
     value = call.local(
         run,
