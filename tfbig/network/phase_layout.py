@@ -138,7 +138,7 @@ def strided(kernel: Any, axes: tuple[Window, Window], bias: bool) -> Phase | Non
             front = window.padding[0] * factor - _before(axis, x[1][dimension])
             weights = _pad_axis(weights, dimension, front, window.kernel * factor)
         y = thin_convolution(x[0], _conv_kernel(weights, factor), windows, strip)
-        return tf.nn.bias_add(y, tf.cast(w[1], y.dtype)) if bias else y
+        return kernels.add_bias(y, tf.cast(w[1], y.dtype)) if bias else y
 
     return Phase(factor, "input", windows, run)
 
@@ -205,7 +205,7 @@ def transposed(kernel: Any, axes: tuple[Transposed, Transposed], bias: bool) -> 
             front = -(factor * low + axis.cuts()[0])
             weights = _pad_axis(weights, dimension, front, (high - low + 1) * factor)
         y = thin_convolution(x[0], _transposed_kernel(weights, factor), windows, strip)
-        return tf.nn.bias_add(y, tf.cast(tf.tile(w[1], [factor**2]), y.dtype)) if bias else y
+        return kernels.add_bias(y, tf.cast(tf.tile(w[1], [factor**2]), y.dtype)) if bias else y
 
     return Phase(factor, "output", windows, run)
 

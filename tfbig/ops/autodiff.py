@@ -63,9 +63,15 @@ def gradients(
     return tf.nest.pack_sequence_as(sources, flat_gradients)
 
 
+def zero_sum(t: tf.Tensor) -> tf.Tensor:
+    """Return zeros to which the gradients of a tensor on many strips are added: of a vector in float64."""
+    narrow = is_float(t) and t.shape.rank is not None and t.shape.rank <= 1
+    return tf.zeros_like(t, tf.float64) if narrow else zeros(t)
+
+
 def add(a: Structure, b: Structure) -> Structure:
-    """Return the sum of two gradients; those of integer tensors stay a scalar zero."""
-    return tf.nest.map_structure(lambda x, y: x + y if is_float(x) else y, a, b)
+    """Return the sum of two gradients, in the dtype of the first; those of integer tensors stay a scalar zero."""
+    return tf.nest.map_structure(lambda x, y: x + tf.cast(y, x.dtype) if is_float(x) else y, a, b)
 
 
 def accumulate(sums: dict[int, Structure], value: int, new: Structure) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig.geometry.windows import Resize, Transposed, Window
+from tfbig.ops import moments
 from tfbig.system import backend, traces
 from tfbig.system.backend import HOST
 
@@ -275,6 +276,22 @@ def pixelwise(x: tf.Tensor, kernel: tf.Tensor) -> Any:
         return dx, tf.reshape(tf.matmul(pixels, d_pixels, transpose_a=True), shape)
 
     return tf.nn.conv2d(x, kernel, step, "VALID"), gradient
+
+
+@traces.custom_gradient
+def add_bias(y: tf.Tensor, bias: tf.Tensor) -> Any:
+    """Add a bias to every pixel; its gradient is summed as moments are.
+
+    Args:
+        y: Image `[N, rows, ..., C]`.
+        bias: `[C]`.
+    """
+
+    def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        summed = moments.total(dy, range(dy.shape.rank - 1))
+        return dy, tf.cast(tf.reshape(summed, tf.shape(bias)), bias.dtype)
+
+    return tf.nn.bias_add(y, bias), gradient
 
 
 def depthwise_convolution(

@@ -48,7 +48,7 @@ def _linear(
     def run(x: list[tf.Tensor], w: list[tf.Tensor], strip: Any) -> tf.Tensor:
         weight = tf.cast(w[0], x[0].dtype)
         y = function(x[0], weight if windows is None else call.kernel(weight), strip)
-        return tf.nn.bias_add(y, tf.cast(w[-1], y.dtype)) if bias else y
+        return kernels.add_bias(y, tf.cast(w[-1], y.dtype)) if bias else y
 
     value = call.local(
         run,
