@@ -36,8 +36,9 @@ from keras import layers
 from tfbig.network.graph import Graph, values_with_gradient
 from tfbig.plan import replay_segments
 from tfbig.plan.cost import bytes_of
-from tfbig.plan.lifetimes import ALIGNMENT, Moment, Timeline, place, top
+from tfbig.plan.lifetimes import Moment, Timeline, place, top
 from tfbig.plan.sweeps import Layout, Store, foldable
+from tfbig.units import ALIGNMENT
 
 
 def trace(graph: Graph, unit: int, training: bool = True) -> str:

@@ -105,14 +105,6 @@ def space_to_depth(x: tf.Tensor, factor: int, strip: kernels.Strip | None = None
     return tf.reshape(x, [shape[0], rows, columns, factor * factor * channels])
 
 
-def depth_to_space(x: tf.Tensor, factor: int) -> tf.Tensor:
-    """Invert `space_to_depth`: `[N, r, W, s * s * C] -> [N, r * s, W * s, C]`."""
-    shape, channels = tf.shape(x), x.shape[3] // factor**2
-    x = tf.reshape(x, [shape[0], shape[1], shape[2], factor, factor * channels])
-    x = tf.transpose(x, [0, 1, 3, 2, 4])
-    return tf.reshape(x, [shape[0], shape[1] * factor, shape[2] * factor, channels])
-
-
 # ---------------------------------------------------------------------------------- convolution
 
 

@@ -23,9 +23,7 @@ from tfbig.plan.sweeps import (
     foldable,
     read_backward,
 )
-
-ALIGNMENT = 64
-"""Bytes; TensorFlow copies an array that starts at any other address."""
+from tfbig.units import aligned
 
 Span = tuple[int, int]
 """Positions of the first and the last moment."""
@@ -230,11 +228,6 @@ def _stored(graph: Graph, sweep: Sweep) -> list[int]:
 
 def _external(graph: Graph, sweep: Sweep) -> list[int]:
     return [v for v in sweep.reads if v in graph.inputs]
-
-
-def aligned(size: int) -> int:
-    """Return the bytes that an array of `size` bytes occupies: whole alignments, and at least one."""
-    return max(-(-size // ALIGNMENT), 1) * ALIGNMENT
 
 
 def place(spans: Mapping[Store, Span], sizes: Mapping[int, int]) -> dict[Store, int]:
