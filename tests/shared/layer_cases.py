@@ -227,21 +227,33 @@ RESAMPLING = [
 ]
 
 ADAPTIVE = [
-    *of_rank(
-        "AdaptiveAveragePoolingND", options(output_size=4), options(output_size=7), exact=False
+    *(
+        case
+        for spatial in (1, 2)
+        for case in layer(
+            getattr(layers, f"AdaptiveAveragePooling{spatial}D"),
+            options(output_size=4),
+            options(output_size=7),
+            spatial=spatial,
+            exact=False,
+            skips=False,
+        )
     ),
-    *layer(layers.AdaptiveAveragePooling2D, options(output_size=(3, 13)), exact=False),
-    *layer(
-        layers.AdaptiveAveragePooling3D,
-        options(output_size=(3, 2, 4)),
-        options(output_size=(8, 2, 4)),
-        spatial=3,
-        exact=False,
+    *layer(layers.AdaptiveAveragePooling2D, options(output_size=(3, 13)), exact=False, skips=False),
+    *(
+        case
+        for spatial in (1, 2)
+        for case in layer(
+            getattr(layers, f"AdaptiveMaxPooling{spatial}D"),
+            options(output_size=4),
+            options(output_size=7),
+            spatial=spatial,
+            skips=False,
+        )
     ),
-    *of_rank("AdaptiveMaxPoolingND", options(output_size=4), options(output_size=7)),
-    *layer(layers.AdaptiveMaxPooling2D, options(output_size=(3, 13))),
-    *layer(layers.AdaptiveMaxPooling3D, options(output_size=(3, 2, 4)), spatial=3),
+    *layer(layers.AdaptiveMaxPooling2D, options(output_size=(3, 13)), skips=False),
 ]
+"""TensorFlow has those of volumes in float32 only: `tests/network/rules/test_adaptive_pooling.py`."""
 
 NORMALISATION = [
     *(
@@ -401,7 +413,7 @@ def _pad(widths: Sequence[tuple[int, int]], *mode: Any, **traits: Any) -> Case:
 SELECTION: list[Case] = [
     operation("get_item", lambda x: x[:, 1:-1, ::2], ":, 1:-1, ::2"),
     operation("get_item", lambda x: x[:, 2::3, :-2, ::-1], ":, 2::3, :-2, ::-1"),
-    operation("get_item", lambda x: x[:, -7:9, 2:6, 1:3], ":, -7:9, 2:6, 1:3", skips=False),
+    operation("get_item", lambda x: x[:, -7:9, 2:6, 1:3], ":, -7:9, 2:6, 1:3", size=(11, 9)),
     operation("get_item", lambda x: x[:, ::-1], ":, ::-1", skips=False),
     operation("get_item", lambda x: x[:, 3:, :], ":, 3:, :", spatial=1),
     operation("get_item", lambda x: x[:, 1:, :-1, ::2], ":, 1:, :-1, ::2", spatial=3),
@@ -427,10 +439,50 @@ SELECTION: list[Case] = [
     _pad(((3, 2), (0, 0)), "reflect", spatial=1),
     _pad(((3, 2), (0, 1), (2, 0), (0, 0)), "reflect", spatial=3),
     operation("depth_to_space", lambda x: ops.depth_to_space(x, 2), "2"),
-    operation("space_to_depth", lambda x: ops.space_to_depth(x, 2), "2", size=(10, 12)),
-    operation("space_to_depth", lambda x: ops.space_to_depth(x, 3), "3", size=(12, 9)),
+    operation("space_to_depth", lambda x: ops.space_to_depth(x, 2), "2", size=(48, 60)),
+    operation("space_to_depth", lambda x: ops.space_to_depth(x, 3), "3", size=(60, 48)),
 ]
 """Cases of operations that copy pixels."""
+
+
+def _kernel(*shape: int) -> np.ndarray:
+    return np.random.default_rng(4).integers(-1, 2, shape).astype("float32")
+
+
+def _standardised(x: Any) -> Any:
+    """Return a convolution with a kernel computed from weights and the pooled image."""
+    weights = layers.Dense(3 * 3 * 4 * 4)(layers.GlobalAveragePooling2D()(x))
+    kernel = ops.reshape(ops.mean(weights, 0), (3, 3, 4, 4))
+    kernel = (kernel - ops.mean(kernel, (0, 1, 2))) / (ops.std(kernel, (0, 1, 2)) + 0.1)
+    return ops.conv(x, kernel, padding="same")
+
+
+WINDOWED: list[Case] = [
+    operation("conv", lambda x: ops.conv(x, _kernel(3, 3, 4, 5), padding="same"), "same"),
+    operation("conv", lambda x: ops.conv(x, _kernel(3, 2, 4, 5), (2, 1)), "strides=(2, 1)"),
+    operation(
+        "conv",
+        lambda x: ops.conv(x, _kernel(3, 3, 4, 5), padding="same", dilation_rate=2),
+        "dilation_rate=2",
+    ),
+    operation("conv", lambda x: ops.conv(x, _kernel(3, 4, 5), 2), "strides=2", spatial=1),
+    operation("conv", lambda x: ops.conv(x, _kernel(3, 2, 1, 4, 5)), spatial=3),
+    operation("conv", _standardised, "kernel of the graph", exact=False),
+    operation(
+        "depthwise_conv", lambda x: ops.depthwise_conv(x, _kernel(3, 3, 4, 2), padding="same")
+    ),
+    operation(
+        "separable_conv",
+        lambda x: ops.separable_conv(x, _kernel(3, 3, 4, 2), _kernel(1, 1, 8, 3), strides=2),
+    ),
+    operation("max_pool", lambda x: ops.max_pool(x, 2), "2"),
+    operation("max_pool", lambda x: ops.max_pool(x, (3, 2), 1, "same"), "(3, 2), 1, 'same'"),
+    operation("average_pool", lambda x: ops.average_pool(x, 2), "2", exact=False),
+    operation(
+        "average_pool", lambda x: ops.average_pool(x, 3, 2, "same"), "3, 2, 'same'", exact=False
+    ),
+]
+"""Cases of operations with a window."""
 
 OPERATIONS: list[Case] = [
     operation("softmax", lambda x: ops.softmax(x), exact=False),
@@ -450,6 +502,7 @@ OPERATIONS: list[Case] = [
     operation("get_item", lambda x: x[..., 1:3], "..., 1:3"),
     operation("get_item", lambda x: x[:, :, :, ::2], ":, :, :, ::2"),
     *SELECTION,
+    *WINDOWED,
 ]
 """Cases of other operations."""
 
