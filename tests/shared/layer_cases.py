@@ -40,6 +40,7 @@ class Case:
         tiles: Whether a sweep with it can be cut into tiles.
         positive: Whether its input lies between 0.1 and 0.9.
         float64: Whether TensorFlow computes it in float64; otherwise it is compared in float32.
+        saves: Whether Keras loads it without more ado.
     """
 
     of: str
@@ -55,6 +56,7 @@ class Case:
     tiles: bool = True
     positive: bool = False
     float64: bool = True
+    saves: bool = True
 
     @property
     def name(self) -> str:
@@ -239,21 +241,44 @@ RESAMPLING = [
 ]
 
 ADAPTIVE = [
-    *of_rank(
-        "AdaptiveAveragePoolingND", options(output_size=4), options(output_size=7), exact=False
+    *(
+        case
+        for spatial in (1, 2)
+        for case in layer(
+            getattr(layers, f"AdaptiveAveragePooling{spatial}D"),
+            options(output_size=4),
+            options(output_size=7),
+            spatial=spatial,
+            exact=False,
+            skips=False,
+        )
     ),
-    *layer(layers.AdaptiveAveragePooling2D, options(output_size=(3, 13)), exact=False),
+    *layer(layers.AdaptiveAveragePooling2D, options(output_size=(3, 13)), exact=False, skips=False),
+    *(
+        case
+        for spatial in (1, 2)
+        for case in layer(
+            getattr(layers, f"AdaptiveMaxPooling{spatial}D"),
+            options(output_size=4),
+            options(output_size=7),
+            spatial=spatial,
+            skips=False,
+        )
+    ),
+    *layer(layers.AdaptiveMaxPooling2D, options(output_size=(3, 13)), skips=False),
     *layer(
         layers.AdaptiveAveragePooling3D,
-        options(output_size=(3, 2, 4)),
-        options(output_size=(8, 2, 4)),
+        options(output_size=4),
         spatial=3,
         exact=False,
+        skips=False,
+        float64=False,
     ),
-    *of_rank("AdaptiveMaxPoolingND", options(output_size=4), options(output_size=7)),
-    *layer(layers.AdaptiveMaxPooling2D, options(output_size=(3, 13))),
-    *layer(layers.AdaptiveMaxPooling3D, options(output_size=(3, 2, 4)), spatial=3),
+    *layer(
+        layers.AdaptiveMaxPooling3D, options(output_size=4), spatial=3, skips=False, float64=False
+    ),
 ]
+"""Adaptive pooling; TensorFlow has that of volumes in float32 only."""
 
 NORMALISATION = [
     *(
@@ -325,6 +350,7 @@ ACTIVATIONS = [
     *layer(layers.Softmax, exact=False),
     *layer(layers.Rescaling, options(scale=2.0, offset=1.0), options(scale=[1.0, 2.0, 3.0, 4.0])),
     *layer(layers.Identity),
+    Case("layers.Lambda", lambda x: layers.Lambda(lambda t: 2 * ops.relu(t))(x), saves=False),
 ]
 
 MERGING = [
@@ -493,6 +519,7 @@ LAYERS: list[Case] = [
 UNARY = """
     absolute arccos arcsin arcsinh arctan arctanh cbrt ceil celu cos cosh deg2rad elu erf erfc exp expm1 floor gelu
     hard_shrink hard_sigmoid hard_silu hard_tanh isfinite isinf isnan leaky_relu log log10 log1p log2 log_sigmoid
+    hard_swish swish
     nan_to_num negative rad2deg reciprocal relu relu6 round rsqrt selu sigmoid sign silu sin sinc sinh soft_shrink
     softplus softsign sparse_sigmoid sparse_plus sqrt square squareplus tan tanh tanh_shrink trunc ones_like zeros_like
     logical_not copy stop_gradient abs fabs i0 signbit isposinf isneginf isreal conj conjugate real imag angle erfinv
@@ -520,6 +547,8 @@ ELEMENTWISE: list[Case] = [
     ),
     operation("arccosh", lambda x: ops.arccosh(1.5 + x), positive=True, exact=False),
     operation("cast", lambda x: ops.cast(x, "float32"), "'float32'", exact=False),
+    operation("convert_to_tensor", ops.convert_to_tensor),
+    operation("exp2", ops.exp2, positive=True, exact=False, float64=False),
     operation("clip", lambda x: ops.clip(x, -0.5, 0.7), "-0.5, 0.7", exact=False),
     operation("saturate_cast", lambda x: ops.saturate_cast(x, "int32"), "'int32'"),
     operation("threshold", lambda x: ops.threshold(x, 0.2, -1.0), "0.2, -1.0", exact=False),
@@ -551,7 +580,7 @@ def _pad(widths: Sequence[tuple[int, int]], *mode: Any, **traits: Any) -> Case:
 SELECTION: list[Case] = [
     operation("get_item", lambda x: x[:, 1:-1, ::2], ":, 1:-1, ::2"),
     operation("get_item", lambda x: x[:, 2::3, :-2, ::-1], ":, 2::3, :-2, ::-1"),
-    operation("get_item", lambda x: x[:, -7:9, 2:6, 1:3], ":, -7:9, 2:6, 1:3", skips=False),
+    operation("get_item", lambda x: x[:, -7:9, 2:6, 1:3], ":, -7:9, 2:6, 1:3", size=(11, 9)),
     operation("get_item", lambda x: x[:, ::-1], ":, ::-1", skips=False),
     operation("get_item", lambda x: x[:, 3:, :], ":, 3:, :", spatial=1),
     operation("get_item", lambda x: x[:, 1:, :-1, ::2], ":, 1:, :-1, ::2", spatial=3),
@@ -577,12 +606,73 @@ SELECTION: list[Case] = [
     _pad(((3, 2), (0, 0)), "reflect", spatial=1),
     _pad(((3, 2), (0, 1), (2, 0), (0, 0)), "reflect", spatial=3),
     operation("depth_to_space", lambda x: ops.depth_to_space(x, 2), "2"),
-    operation("space_to_depth", lambda x: ops.space_to_depth(x, 2), "2", size=(10, 12)),
-    operation("space_to_depth", lambda x: ops.space_to_depth(x, 3), "3", size=(12, 9)),
+    operation("space_to_depth", lambda x: ops.space_to_depth(x, 2), "2", size=(48, 60)),
+    operation("space_to_depth", lambda x: ops.space_to_depth(x, 3), "3", size=(60, 48)),
 ]
 """Cases of operations that copy pixels."""
 
 MATRIX = np.random.default_rng(0).integers(-3, 4, (CHANNELS, 3)).astype("float32")
+
+
+def _kernel(*shape: int) -> np.ndarray:
+    return np.random.default_rng(4).integers(-1, 2, shape).astype("float32")
+
+
+def _standardised(x: Any) -> Any:
+    """Return a convolution with a kernel computed from weights and the pooled image."""
+    weights = layers.Dense(3 * 3 * 4 * 4)(layers.GlobalAveragePooling2D()(x))
+    kernel = ops.reshape(ops.mean(weights, 0), (3, 3, 4, 4))
+    kernel = (kernel - ops.mean(kernel, (0, 1, 2))) / (ops.std(kernel, (0, 1, 2)) + 0.1)
+    return ops.conv(x, kernel, padding="same")
+
+
+WINDOWED: list[Case] = [
+    operation("conv", lambda x: ops.conv(x, _kernel(3, 3, 4, 5), padding="same"), "same"),
+    operation("conv", lambda x: ops.conv(x, _kernel(3, 2, 4, 5), (2, 1)), "strides=(2, 1)"),
+    operation(
+        "conv",
+        lambda x: ops.conv(x, _kernel(3, 3, 4, 5), padding="same", dilation_rate=2),
+        "dilation_rate=2",
+    ),
+    operation("conv", lambda x: ops.conv(x, _kernel(3, 4, 5), 2), "strides=2", spatial=1),
+    operation("conv", lambda x: ops.conv(x, _kernel(3, 2, 1, 4, 5)), spatial=3),
+    operation("conv", _standardised, "kernel of the graph", exact=False),
+    operation(
+        "depthwise_conv", lambda x: ops.depthwise_conv(x, _kernel(3, 3, 4, 2), padding="same")
+    ),
+    operation(
+        "separable_conv",
+        lambda x: ops.separable_conv(x, _kernel(3, 3, 4, 2), _kernel(1, 1, 8, 3), strides=2),
+    ),
+    operation("conv_transpose", lambda x: ops.conv_transpose(x, _kernel(3, 3, 2, 4), 2), "2"),
+    operation(
+        "adaptive_average_pool",
+        lambda x: ops.adaptive_average_pool(x, 4, data_format="channels_last"),
+        "4",
+        exact=False,
+        skips=False,
+    ),
+    operation(
+        "adaptive_max_pool",
+        lambda x: ops.adaptive_max_pool(x, 4, data_format="channels_last"),
+        "4",
+        skips=False,
+    ),
+    operation(
+        "broadcast_to",
+        lambda x: x * ops.broadcast_to(ops.max(x, (1, 2), keepdims=True), (2, 11, 9, CHANNELS)),
+        "pooled image",
+        fixed=True,
+        skips=False,
+    ),
+    operation("max_pool", lambda x: ops.max_pool(x, 2), "2"),
+    operation("max_pool", lambda x: ops.max_pool(x, (3, 2), 1, "same"), "(3, 2), 1, 'same'"),
+    operation("average_pool", lambda x: ops.average_pool(x, 2), "2", exact=False),
+    operation(
+        "average_pool", lambda x: ops.average_pool(x, 3, 2, "same"), "3, 2, 'same'", exact=False
+    ),
+]
+"""Cases of operations with a window."""
 
 OPERATIONS: list[Case] = [
     operation("softmax", lambda x: ops.softmax(x), exact=False),
@@ -595,7 +685,6 @@ OPERATIONS: list[Case] = [
     ),
     operation("max", lambda x: ops.max(x, -1, keepdims=True), "axis=-1, keepdims=True"),
     operation("mean", lambda x: ops.mean(x, (1, 2)), "axis=(1, 2)", exact=False),
-    operation("sum", lambda x: ops.sum(x, (1, 2), keepdims=True), "axis=(1, 2), keepdims=True"),
     operation("max", lambda x: ops.max(x, (2, 1)), "axis=(2, 1)"),
     *(
         operation(name, lambda x, n=name, o=o: getattr(ops, n)(x, **o), _note(o), exact=exact)
@@ -699,10 +788,12 @@ OPERATIONS: list[Case] = [
     ),
     operation("digitize", lambda x: ops.digitize(x, np.array([-1.0, 0.0, 1.0])), "three bins"),
     operation("concatenate", lambda x, y: ops.concatenate([x, y], -1), inputs=2),
+    operation("normalize", ops.normalize, exact=False, float64=False),
     operation("split", lambda x: ops.split(x, 2, axis=-1), "2, axis=-1"),
     operation("get_item", lambda x: x[..., 1:3], "..., 1:3"),
     operation("get_item", lambda x: x[:, :, :, ::2], ":, :, :, ::2"),
     *SELECTION,
+    *WINDOWED,
 ]
 """Cases of other operations."""
 
@@ -712,6 +803,11 @@ _TEXT = "is for text, categories or sound"
 _SEQUENCE = "carries a state from one element of a sequence to the next"
 _AUGMENTS = "changes whole images at random: apply it to the data with dataset.map(...)"
 _SUPPORTS = "is no computation of its own"
+_OVER_PIXELS = "compares or orders the pixels of a whole image"
+_LOSSES = "compares with labels: use the loss of keras.losses"
+_MATRICES = "treats the last two axes of a tensor as matrices"
+_MAKES = "makes a tensor from numbers, not from an image"
+_BATCH = "joins axes of which one is N, or writes at positions"
 _FOREIGN = "runs a model of another library"
 
 NOT_ON_IMAGES: dict[str, str] = {}
@@ -738,3 +834,55 @@ _leave_out(
     _SUPPORTS, "layers.InputLayer layers.InputSpec layers.Layer layers.Wrapper layers.Pipeline"
 )
 _leave_out(_FOREIGN, "layers.FlaxLayer layers.JaxLayer layers.TFSMLayer layers.TorchModuleWrapper")
+_leave_out(
+    _AUGMENTS,
+    """layers.AugMix layers.AutoContrast layers.ContrastLimitedAdaptiveHistogramEqualization layers.CutMix
+    layers.Equalization layers.MaxNumBoundingBoxes layers.MixUp layers.RandAugment layers.RandomBrightness
+    layers.RandomColorDegeneration layers.RandomColorJitter layers.RandomContrast layers.RandomCrop
+    layers.RandomElasticTransform layers.RandomErasing layers.RandomFlip layers.RandomGaussianBlur
+    layers.RandomGrayscale layers.RandomHue layers.RandomInvert layers.RandomPerspective layers.RandomPosterization
+    layers.RandomRotation layers.RandomSaturation layers.RandomSharpness layers.RandomShear layers.RandomTranslation
+    layers.RandomZoom layers.Solarization""",
+)
+_leave_out(
+    _OVER_PIXELS,
+    """layers.AdditiveAttention layers.Attention layers.Dot layers.GroupedQueryAttention layers.MultiHeadAttention
+    ops.dot_product_attention ops.cdist ops.cross ops.corrcoef ops.correlate ops.outer ops.inner ops.kron ops.vdot
+    ops.nanargmax ops.nanargmin ops.nancumprod ops.nancumsum ops.nanmax ops.nanmean ops.nanmedian ops.nanmin
+    ops.nanpercentile ops.nanprod ops.nanquantile ops.nanstd ops.nansum ops.nanvar ops.percentile ops.quantile ops.ptp
+    ops.average ops.trapezoid ops.histogram ops.bincount ops.unique ops.searchsorted ops.nonzero ops.isin ops.rot90
+    ops.flipud ops.argpartition ops.psnr""",
+)
+_leave_out(
+    _TEXT, "ops.ctc_decode ops.ctc_loss ops.extract_sequences ops.stft ops.istft ops.rfft ops.irfft"
+)
+_leave_out(
+    _LOSSES,
+    """ops.binary_crossentropy ops.categorical_crossentropy ops.sparse_categorical_crossentropy ops.in_top_k""",
+)
+_leave_out(
+    _MATRICES,
+    """ops.cholesky ops.cholesky_inverse ops.det ops.diag ops.diagflat ops.diagonal ops.eig ops.eigh ops.fft ops.fft2
+    ops.ifft2 ops.inv ops.logdet ops.lstsq ops.lu_factor ops.matrix_rank ops.pinv ops.qr ops.slogdet ops.solve
+    ops.solve_triangular ops.svd ops.trace ops.tril ops.triu ops.vander""",
+)
+_leave_out(
+    _MAKES,
+    """ops.arange ops.array ops.bartlett ops.blackman ops.empty ops.empty_like ops.eye ops.full ops.geomspace
+    ops.hamming ops.hanning ops.identity ops.kaiser ops.linspace ops.logspace ops.meshgrid ops.ones ops.tri
+    ops.zeros""",
+)
+_leave_out(
+    _SUPPORTS,
+    """ops.allclose ops.associative_scan ops.cond ops.convert_to_numpy ops.custom_gradient ops.dtype ops.fori_loop
+    ops.is_tensor ops.jvp ops.map ops.ndim ops.scan ops.shape ops.size ops.switch ops.vectorize ops.vectorized_map
+    ops.while_loop""",
+)
+_leave_out(
+    _BATCH,
+    """layers.RepeatVector ops.append ops.transpose
+    ops.array_split ops.dsplit ops.dstack ops.hsplit ops.hstack ops.multi_hot ops.polar
+    ops.ravel ops.rearrange ops.scatter ops.scatter_update ops.segment_max ops.segment_min ops.segment_prod
+    ops.segment_sum ops.slice_update ops.unravel_index ops.view ops.view_as_complex ops.view_as_real ops.vsplit
+    ops.vstack ops.fold ops.unfold""",
+)

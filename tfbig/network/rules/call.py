@@ -180,7 +180,7 @@ class Call:
             w = w if prepare else all_weights(x, w)
             return function(list(x[: len(x) - count]), w, strip)
 
-        changed = {"phase": None, "any_channels": False}
+        changed: dict[str, Any] = {"phase": None, "any_channels": False}
         if prepare:
             changed["prepare"] = lambda x, w: prepare(x[: len(x) - count], all_weights(x, w))
         inputs = [*inputs, *(values[id(w)] for w in weights if id(w) in values)]
