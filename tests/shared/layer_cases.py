@@ -626,6 +626,10 @@ def _standardised(x: Any) -> Any:
     return ops.conv(x, kernel, padding="same")
 
 
+def _upsampled(x: Any) -> Any:
+    return ops.conv_transpose(x, _kernel(3, 3, 2, 4), 2, data_format="channels_last")
+
+
 WINDOWED: list[Case] = [
     operation("conv", lambda x: ops.conv(x, _kernel(3, 3, 4, 5), padding="same"), "same"),
     operation("conv", lambda x: ops.conv(x, _kernel(3, 2, 4, 5), (2, 1)), "strides=(2, 1)"),
@@ -644,17 +648,17 @@ WINDOWED: list[Case] = [
         "separable_conv",
         lambda x: ops.separable_conv(x, _kernel(3, 3, 4, 2), _kernel(1, 1, 8, 3), strides=2),
     ),
-    operation("conv_transpose", lambda x: ops.conv_transpose(x, _kernel(3, 3, 2, 4), 2), "2"),
+    operation("conv_transpose", lambda x: _upsampled(x), "strides=2"),
     operation(
         "adaptive_average_pool",
-        lambda x: ops.adaptive_average_pool(x, 4, data_format="channels_last"),
+        lambda x: ops.adaptive_average_pool(x, (4, 4), data_format="channels_last"),
         "4",
         exact=False,
         skips=False,
     ),
     operation(
         "adaptive_max_pool",
-        lambda x: ops.adaptive_max_pool(x, 4, data_format="channels_last"),
+        lambda x: ops.adaptive_max_pool(x, (4, 4), data_format="channels_last"),
         "4",
         skips=False,
     ),
