@@ -82,4 +82,4 @@ def test_scale_reads_all_rows_within_the_radius(
     assert axis.extent(size) == target
     assert np.all(start <= np.maximum(np.ceil(centres - reach - 0.5), 0))
     assert np.all(stop > np.minimum(np.floor(centres + reach - 0.5), size - 1))
-    assert np.all((0 <= start) & (start < stop) & (stop <= size))
+    assert np.all((start >= 0) & (start < stop) & (stop <= size))
