@@ -39,6 +39,7 @@ class Case:
         skips: Whether a sweep with it skips background.
         tiles: Whether a sweep with it can be cut into tiles.
         positive: Whether its input lies between 0.1 and 0.9.
+        float64: Whether TensorFlow computes it in float64; otherwise it is compared in float32.
     """
 
     of: str
@@ -53,6 +54,7 @@ class Case:
     skips: bool = True
     tiles: bool = True
     positive: bool = False
+    float64: bool = True
 
     @property
     def name(self) -> str:
@@ -80,10 +82,13 @@ class Case:
         return keras.Model(start, [self._after(y, i) for i, y in enumerate(flat)])
 
     def _after(self, y: Any, number: int) -> Any:
+        if len(y.shape) == self.spatial + 1 and len(y.shape) > 2:
+            y = ops.expand_dims(y, -1)  # a number for each pixel
         if not keras.backend.is_float_dtype(y.dtype):
             y = ops.cast(y, keras.config.floatx())  # comparisons, positions
         if len(y.shape) == self.spatial + 2:
-            return getattr(layers, f"Conv{self.spatial}D")(2, 2, name=f"after_{number}")(y)
+            side = 1 if 1 in y.shape[1:-1] else 2
+            return getattr(layers, f"Conv{self.spatial}D")(2, side, name=f"after_{number}")(y)
         if len(y.shape) == 2:
             return layers.Dense(2, name=f"after_{number}")(y)
         return y
@@ -103,12 +108,19 @@ def layer(kind: type, *options: Mapping[str, Any], **traits: Any) -> Iterable[Ca
         yield Case(f"layers.{kind.__name__}", apply, _note(each), **traits)
 
 
+IN_FLOAT32 = {
+    f"{adaptive}{kind}PoolingND3" for adaptive in ("", "Adaptive") for kind in ("Max", "Average")
+}
+"""Layers that TensorFlow does not compute in float64."""
+
+
 def of_rank(name: str, *options: Mapping[str, Any], **traits: Any) -> Iterable[Case]:
     """Yield cases of a layer that Keras has for one, two and three axes, as far as it has it."""
     for spatial in (1, 2, 3):
         kind = getattr(layers, name.replace("ND", f"{spatial}D"), None)
+        float64 = f"{name}{spatial}" not in IN_FLOAT32
         if kind is not None:
-            yield from layer(kind, *options, spatial=spatial, **traits)
+            yield from layer(kind, *options, spatial=spatial, float64=float64, **traits)
 
 
 def operation(name: str, apply: Callable[..., Any], note: str = "", **traits: Any) -> Case:
@@ -178,6 +190,12 @@ CONVOLUTIONS = [
         options(filters=3, kernel_size=2, strides=3, output_padding=1),
         options(filters=3, kernel_size=3, padding="same", activation="relu"),
     ),
+    *layer(
+        layers.EinsumDense,
+        options(equation="abcd,de->abce", output_shape=(None, None, 5), bias_axes="e"),
+        options(equation="...x,xy->...y", output_shape=5),
+        exact=False,
+    ),
     *(
         case
         for spatial in (1, 2, 3)
@@ -224,36 +242,44 @@ RESAMPLING = [
     *layer(layers.Cropping2D, options(cropping=((1, 0), (2, 1)))),
     *layer(layers.CenterCrop, options(height=6, width=5), skips=False),
     *layer(layers.Resizing, options(height=7, width=14, interpolation="nearest"), skips=False),
+    *layer(
+        layers.Resizing,
+        options(height=7, width=14),
+        options(height=5, width=4, antialias=True),
+        options(height=7, width=14, interpolation="bicubic"),
+        options(height=5, width=4, interpolation="lanczos5", antialias=True),
+        exact=False,
+        skips=False,
+        float64=False,
+    ),
+    *layer(
+        layers.UpSampling2D,
+        options(size=2, interpolation="bicubic"),
+        options(size=(3, 2), interpolation="lanczos3"),
+        exact=False,
+        float64=False,
+    ),
 ]
 
 ADAPTIVE = [
-    *(
-        case
-        for spatial in (1, 2)
-        for case in layer(
-            getattr(layers, f"AdaptiveAveragePooling{spatial}D"),
-            options(output_size=4),
-            options(output_size=7),
-            spatial=spatial,
-            exact=False,
-            skips=False,
-        )
+    *of_rank(
+        "AdaptiveAveragePoolingND",
+        options(output_size=4),
+        options(output_size=7),
+        exact=False,
+        skips=False,
     ),
     *layer(layers.AdaptiveAveragePooling2D, options(output_size=(3, 13)), exact=False, skips=False),
-    *(
-        case
-        for spatial in (1, 2)
-        for case in layer(
-            getattr(layers, f"AdaptiveMaxPooling{spatial}D"),
-            options(output_size=4),
-            options(output_size=7),
-            spatial=spatial,
-            skips=False,
-        )
-    ),
+    *of_rank("AdaptiveMaxPoolingND", options(output_size=4), options(output_size=7), skips=False),
     *layer(layers.AdaptiveMaxPooling2D, options(output_size=(3, 13)), skips=False),
+    operation(
+        "adaptive_average_pool",
+        lambda x: ops.reshape(ops.adaptive_average_pool(x, (2, 3)), (-1, 24)),
+        "(2, 3)",
+        exact=False,
+        skips=False,
+    ),
 ]
-"""TensorFlow has those of volumes in float32 only: `tests/network/rules/test_adaptive_pooling.py`."""
 
 NORMALISATION = [
     *(
@@ -286,7 +312,21 @@ NORMALISATION = [
         exact=False,
     ),
     *layer(layers.GroupNormalization, options(groups=2, scale=False), spatial=3, exact=False),
-    *layer(layers.LayerNormalization, options(), options(scale=False), exact=False),
+    *layer(
+        layers.LayerNormalization,
+        options(),
+        options(scale=False),
+        options(center=False),
+        options(axis=[1, 2, 3], scale=False, center=False),
+        options(axis=[1, 2], scale=False, center=False),
+        exact=False,
+    ),
+    *layer(
+        layers.LayerNormalization,
+        options(axis=[1, 2, 3, 4], scale=False, center=False),
+        spatial=3,
+        exact=False,
+    ),
     *layer(layers.RMSNormalization, exact=False),
     *layer(layers.UnitNormalization, exact=False),
     *layer(
@@ -344,6 +384,105 @@ NOISE = [
     *layer(
         layers.GaussianDropout, options(rate=0.3, seed=1), random=True, skips=False, exact=False
     ),
+    *layer(
+        layers.AlphaDropout,
+        options(rate=0.3, seed=1),
+        options(rate=0.3, noise_shape=(None, None, None, 1), seed=1),
+        random=True,
+        skips=False,
+        exact=False,
+    ),
+    *layer(
+        layers.AlphaDropout,
+        options(rate=0.3, noise_shape=(None, 1, 1, 4), seed=1),
+        random=True,
+        exact=False,
+    ),
+]
+
+WRAPPED = [
+    *(
+        Case(
+            "layers.SpectralNormalization",
+            lambda x, w=wrapped, n=iterations: layers.SpectralNormalization(w(), n)(x),
+            f"{wrapped().__class__.__name__}, power_iterations={iterations}",
+            exact=False,
+        )
+        for wrapped, iterations in (
+            (lambda: layers.Conv2D(5, 3, padding="same"), 1),
+            (lambda: layers.Dense(3), 2),
+            (lambda: layers.Conv2DTranspose(3, 2, strides=2), 1),
+        )
+    ),
+    *(
+        Case(
+            "layers.TimeDistributed",
+            lambda x, wrapped=wrapped: layers.TimeDistributed(wrapped())(x),
+            wrapped().__class__.__name__,
+            exact=False,
+            fixed=True,
+        )
+        for wrapped in (
+            lambda: layers.Dense(3, activation="softmax"),
+            layers.LayerNormalization,
+            layers.ReLU,
+        )
+    ),
+]
+
+
+SHAPED = [
+    Case(
+        "layers.Reshape",
+        lambda x: layers.Reshape((11, 9, 4))(
+            layers.Permute((1, 2, 4, 3))(layers.Reshape((11, 9, 2, 2))(x))
+        ),
+        "channel shuffle",
+        fixed=True,
+    ),
+    Case(
+        "layers.Reshape",
+        lambda x: ops.max(layers.Reshape((-1, 9, 2, 2))(x), -1),
+        "(-1, 9, 2, 2)",
+        fixed=True,
+    ),
+    Case(
+        "layers.EinsumDense",
+        lambda x: ops.max(
+            layers.EinsumDense("abcd,def->abcef", (None, None, 2, 3), bias_axes="ef")(x), 3
+        ),
+        "abcd,def->abcef",
+        exact=False,
+    ),
+]
+
+PIXELS_ENLARGED = [
+    Case(
+        "layers.Concatenate",
+        lambda x: layers.Concatenate()(
+            [
+                layers.UpSampling2D((11, 9))(
+                    layers.Conv2D(2, 1)(layers.GlobalMaxPooling2D(keepdims=True)(x))
+                ),
+                x,
+            ]
+        ),
+        f"pixel enlarged, fixed={fixed}",
+        size=(11, 9),
+        fixed=fixed,
+        skips=False,
+    )
+    for fixed in (False, True)
+] + [
+    Case(
+        "layers.Add",
+        lambda x: layers.Add()(
+            [x, layers.UpSampling2D((11, 9))(layers.GlobalMaxPooling2D(keepdims=True)(x))]
+        ),
+        "pixel enlarged",
+        size=(11, 9),
+        skips=False,
+    )
 ]
 
 WHOLE = [
@@ -370,6 +509,9 @@ LAYERS: list[Case] = [
     *ACTIVATIONS,
     *MERGING,
     *NOISE,
+    *WRAPPED,
+    *SHAPED,
+    *PIXELS_ENLARGED,
     *WHOLE,
 ]
 """Cases of layers."""
@@ -379,15 +521,22 @@ UNARY = """
     hard_shrink hard_sigmoid hard_silu hard_tanh isfinite isinf isnan leaky_relu log log10 log1p log2 log_sigmoid
     nan_to_num negative rad2deg reciprocal relu relu6 round rsqrt selu sigmoid sign silu sin sinc sinh soft_shrink
     softplus softsign sparse_sigmoid sparse_plus sqrt square squareplus tan tanh tanh_shrink trunc ones_like zeros_like
-    logical_not copy stop_gradient
+    logical_not copy stop_gradient abs fabs i0 signbit isposinf isneginf isreal conj conjugate real imag angle erfinv
 """
 """Operations on one image, element by element; all are defined between 0.1 and 0.9."""
 
 BINARY = """
-    add arctan2 divide divide_no_nan equal floor_divide fmax fmin greater greater_equal heaviside hypot less less_equal
-    logaddexp logical_and logical_or logical_xor maximum minimum mod multiply not_equal power subtract true_divide
+    add arctan2 divide divide_no_nan equal floor_divide fmax fmin fmod greater greater_equal heaviside hypot isclose
+    less less_equal logaddexp logaddexp2 logical_and logical_or logical_xor maximum minimum mod multiply not_equal
+    power subtract true_divide
 """
 """Operations on two images, element by element."""
+
+
+def _whole(x: Any) -> Any:
+    """Return an image of integers."""
+    return ops.cast(ops.clip(8.0 * x, -100.0, 100.0), "int32")
+
 
 ELEMENTWISE: list[Case] = [
     *(operation(name, getattr(ops, name), positive=True, exact=False) for name in UNARY.split()),
@@ -401,6 +550,21 @@ ELEMENTWISE: list[Case] = [
     operation("saturate_cast", lambda x: ops.saturate_cast(x, "int32"), "'int32'"),
     operation("threshold", lambda x: ops.threshold(x, 0.2, -1.0), "0.2, -1.0", exact=False),
     operation("where", lambda x, y: ops.where(ops.greater(x, y), x, y), inputs=2),
+    operation("select", lambda x, y: ops.select([x > y, x > 0.0], [x, y], 0.5), inputs=2),
+    operation("full_like", lambda x: ops.full_like(x, 2.0), "2.0"),
+    operation("ldexp", lambda x: ops.ldexp(x, ops.cast(ops.ones_like(x), "int32")), exact=False),
+    *(
+        operation(name, lambda x, y, n=name: getattr(ops, n)(_whole(x), _whole(y)), inputs=2)
+        for name in ["bitwise_and", "bitwise_or", "bitwise_xor", "gcd", "lcm"]
+    ),
+    *(
+        operation(name, lambda x, n=name: getattr(ops, n)(_whole(x)))
+        for name in ("bitwise_invert", "bitwise_not")
+    ),
+    *(
+        operation(name, lambda x, n=name: getattr(ops, n)(_whole(x), 2), "2")
+        for name in ["bitwise_left_shift", "bitwise_right_shift", "left_shift", "right_shift"]
+    ),
 ]
 """Cases of elementwise operations, which one rule computes."""
 
@@ -484,6 +648,8 @@ WINDOWED: list[Case] = [
 ]
 """Cases of operations with a window."""
 
+MATRIX = np.random.default_rng(0).integers(-3, 4, (CHANNELS, 3)).astype("float32")
+
 OPERATIONS: list[Case] = [
     operation("softmax", lambda x: ops.softmax(x), exact=False),
     operation("log_softmax", lambda x: ops.log_softmax(x), exact=False),
@@ -497,6 +663,107 @@ OPERATIONS: list[Case] = [
     operation("mean", lambda x: ops.mean(x, (1, 2)), "axis=(1, 2)", exact=False),
     operation("sum", lambda x: ops.sum(x, (1, 2), keepdims=True), "axis=(1, 2), keepdims=True"),
     operation("max", lambda x: ops.max(x, (2, 1)), "axis=(2, 1)"),
+    *(
+        operation(name, lambda x, n=name, o=o: getattr(ops, n)(x, **o), _note(o), exact=exact)
+        for name, exact in (
+            *(("sum", True), ("mean", False), ("max", True), ("min", True), ("std", False)),
+            *(
+                ("var", False),
+                ("prod", False),
+                ("logsumexp", False),
+                ("amax", True),
+                ("amin", True),
+            ),
+        )
+        for o in (
+            options(axis=-1),
+            options(axis=(1, 2), keepdims=True),
+            options(axis=(1, 2, 3)),
+            options(axis=(0, 1, 2)),
+        )
+    ),
+    operation("min", lambda x: ops.min(x, (1, 2)), "axis=(1, 2)"),
+    operation("prod", lambda x: ops.prod(ops.maximum(x, 0.0), (1, 2)), "with zeros", exact=False),
+    operation("all", lambda x: ops.all(x > -1.0, (1, 2)), "axis=(1, 2)"),
+    operation("all", lambda x: ops.all(x > -1.0, -1, keepdims=True), "axis=-1"),
+    operation("any", lambda x: ops.any(x > 1.0, (1, 2), keepdims=True), "axis=(1, 2)"),
+    operation("any", lambda x: ops.any(x > 1.0, -1), "axis=-1"),
+    operation("count_nonzero", lambda x: ops.count_nonzero(x > 0.0, (1, 2)), "axis=(1, 2)"),
+    operation("count_nonzero", lambda x: ops.count_nonzero(x > 0.0, -1), "axis=-1"),
+    operation("moments", lambda x: ops.moments(x, [1, 2]), "axes=[1, 2]", exact=False),
+    operation("moments", lambda x: ops.moments(x, [-1], keepdims=True), "axes=[-1]", exact=False),
+    operation("norm", lambda x: ops.norm(x, axis=-1, keepdims=True), "axis=-1", exact=False),
+    operation("norm", lambda x: ops.norm(x, ord=1, axis=-1), "ord=1, axis=-1", exact=False),
+    operation("norm", lambda x: ops.norm(x, axis=(1, 2)), "axis=(1, 2)", exact=False),
+    operation("logsumexp", lambda x: x - ops.logsumexp(x, -1, keepdims=True), exact=False),
+    operation("argmax", lambda x: ops.argmax(x, -1), "axis=-1"),
+    operation("argmin", lambda x: ops.argmin(x, -1, keepdims=True), "axis=-1, keepdims=True"),
+    operation("argsort", lambda x: ops.argsort(x, -1), "axis=-1"),
+    operation("sort", lambda x: ops.sort(x, -1), "axis=-1"),
+    operation("top_k", lambda x: ops.top_k(x, 2), "2"),
+    operation("one_hot", lambda x: ops.one_hot(ops.argmax(x, -1), 4), "of argmax"),
+    operation("cumsum", lambda x: ops.cumsum(x, -1), "axis=-1"),
+    operation("cumprod", lambda x: ops.cumprod(x, 3), "axis=3", exact=False),
+    operation("diff", lambda x: ops.diff(x), "axis=-1"),
+    operation("take", lambda x: ops.take(x, [0, 2, 2], axis=-1), "[0, 2, 2], axis=-1"),
+    operation("take", lambda x: ops.take(x, 1, axis=-1), "1, axis=-1"),
+    operation(
+        "take_along_axis",
+        lambda x: ops.take_along_axis(x, ops.argsort(x, -1), axis=-1),
+        "of argsort",
+    ),
+    operation("glu", lambda x: ops.glu(x), exact=False),
+    operation("median", lambda x: ops.median(x, -1, keepdims=True), "axis=-1", exact=False),
+    operation("rms_normalization", lambda x: ops.rms_normalization(x), exact=False),
+    operation("layer_normalization", lambda x: ops.layer_normalization(x), exact=False),
+    operation(
+        "batch_normalization",
+        lambda x: ops.batch_normalization(x, np.arange(4.0), np.arange(4.0) + 1, -1),
+        "constants",
+        exact=False,
+    ),
+    operation("matmul", lambda x: ops.matmul(x, MATRIX), "matrix"),
+    operation("matmul", lambda x: ops.matmul(x, MATRIX[:, 0]), "vector"),
+    operation(
+        "matmul",
+        lambda x: ops.matmul(
+            x, layers.Reshape((1, 4, 2))(layers.Dense(8)(layers.GlobalMaxPooling2D()(x)))
+        ),
+        "matrix per image",
+        exact=False,
+    ),
+    operation("dot", lambda x: ops.dot(x, MATRIX), "matrix"),
+    operation("tensordot", lambda x: ops.tensordot(x, MATRIX, 1), "matrix, 1"),
+    operation("tensordot", lambda x: ops.tensordot(x, MATRIX, [[3], [0]]), "matrix, [[3], [0]]"),
+    operation("einsum", lambda x: ops.einsum("nhwc,cd->nhwd", x, MATRIX), "nhwc,cd->nhwd"),
+    operation("einsum", lambda x: ops.einsum("...c,cd->...d", x, MATRIX), "...c,cd->...d"),
+    operation("einsum", lambda x, y: ops.einsum("nhwc,nhwc->nhw", x, y), "two images", inputs=2),
+    operation(
+        "einsum",
+        lambda x: ops.einsum("nhwc,nc->nhwc", x, layers.GlobalMaxPooling2D()(x)),
+        "image, vector",
+    ),
+    operation("stack", lambda x, y: ops.max(ops.stack([x, y], -1), -1), "axis=-1", inputs=2),
+    operation("unstack", lambda x: ops.expand_dims(ops.unstack(x, axis=-1)[2], -1), "axis=-1"),
+    operation("expand_dims", lambda x: ops.expand_dims(ops.max(x, -1), -1), "axis=-1"),
+    operation("squeeze", lambda x: ops.squeeze(ops.max(x, -1, keepdims=True), -1), "axis=-1"),
+    operation(
+        "reshape",
+        lambda x: ops.reshape(
+            ops.transpose(ops.reshape(x, (-1, 11, 9, 2, 2)), (0, 1, 2, 4, 3)), (-1, 11, 9, 4)
+        ),
+        "channel shuffle",
+        fixed=True,
+    ),
+    operation(
+        "swapaxes",
+        lambda x: ops.swapaxes(ops.stack([x, 2 * x], -1), -1, -2),
+        "axes of channels",
+    ),
+    operation(
+        "moveaxis", lambda x: ops.moveaxis(ops.stack([x, 2 * x], -1), 3, 4), "axes of channels"
+    ),
+    operation("digitize", lambda x: ops.digitize(x, np.array([-1.0, 0.0, 1.0])), "three bins"),
     operation("concatenate", lambda x, y: ops.concatenate([x, y], -1), inputs=2),
     operation("split", lambda x: ops.split(x, 2, axis=-1), "2, axis=-1"),
     operation("get_item", lambda x: x[..., 1:3], "..., 1:3"),

@@ -98,13 +98,21 @@ class Split:
 
 
 def restore_shapes(tensors: Sequence[Any], specs: Sequence[Any]) -> list[Any]:
-    """Reshape streamed outputs to their shapes in the model: features of instances have extra axes of length one."""
-    return [
-        t
-        if len(t.shape) == len(s.shape)
-        else keras.ops.reshape(t, (*keras.ops.shape(t)[:2], *s.shape[2:]))
-        for t, s in zip(tensors, specs, strict=True)
-    ]
+    """Reshape streamed outputs to their shapes in the model: channels of several axes, or none, have one in the graph.
+
+    Features of instances have extra axes of length one.
+    """
+    return [_restored(t, tuple(s.shape)) for t, s in zip(tensors, specs, strict=True)]
+
+
+def _restored(t: Any, shape: tuple[int | None, ...]) -> Any:
+    if len(t.shape) == len(shape):
+        return t
+    leading = len(t.shape) - 1
+    channels = shape[leading:]
+    of_channels = None not in channels and prod(channels) == t.shape[-1]  # type: ignore[arg-type]
+    kept = leading if len(shape) >= leading and of_channels else 2
+    return keras.ops.reshape(t, (*keras.ops.shape(t)[:kept], *shape[kept:]))
 
 
 def find(model: Any, upto: str | None, unsupported: str) -> Split | None:

@@ -9,10 +9,11 @@ from itertools import count
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfbig.errors import UnsupportedLayerError
-from tfbig.network import instances, rules, user_code
+from tfbig.network import blocks, instances, rules
 from tfbig.network.graph import Graph
 from tfbig.network.rules.nodes import cast
 from tfbig.system import keras_internals
@@ -24,7 +25,7 @@ def read(
     input_dtypes: list[str] | None = None,
     order: tuple[int, ...] | None = None,
 ) -> Graph:
-    """Read a functional or Sequential model into a graph.
+    """Read a model into a graph.
 
     Args:
         model: A built model; every layer that works on images needs a rule.
@@ -38,9 +39,9 @@ def read(
         model, in their order, so that gradients by weight are those that an optimizer expects.
 
     Raises:
-        UnsupportedLayerError: A layer has no rule or is channels-first, or the model is subclassed.
+        UnsupportedLayerError: A layer has no rule or is channels-first, or a `call` cannot be read.
     """
-    functional = as_functional(model)
+    functional = as_functional(model, bool(training))
     graph = Graph(spatial=_spatial(functional, model.name), order=order)
     graph.weights = list(model.trainable_variables)
     values = []
@@ -51,16 +52,28 @@ def read(
                 f"input '{tensor.name}' of '{model.name}' has no known channels on its last axis, where they must be; "
                 "give keras.Input a known C, and build the model with data_format='channels_last'."
             )
-        dtype = (
-            input_dtypes[position]
-            if input_dtypes
-            else keras.backend.standardize_dtype(tensor.dtype)
-        )
+        expected = keras.backend.standardize_dtype(tensor.dtype)
+        arrives = input_dtypes[position] if input_dtypes else expected
         channels = int(tensor.shape[-1]) if image else 0
-        values.append(graph.input(tensor.name, image, channels, dtype if image else None))
+        value = graph.input(tensor.name, image, channels, arrives if image else None)
+        values.append(_as_expected(graph, value, arrives, expected))
     outputs = read_into(graph, functional, values, training)
     graph.outputs = [_copy(graph, v) if v in graph.inputs else v for v in outputs]
     return graph
+
+
+def _as_expected(graph: Graph, value: int, arrives: str, expected: str) -> int:
+    """Return an input in the element type of the model, as Keras converts it before the first layer.
+
+    Without a cast if all numbers stay the same, as from uint8 to float32: a layer then casts to its own type at once.
+    """
+    types = (tf.as_dtype(name).as_numpy_dtype for name in (arrives, expected))
+    if np.can_cast(*types, "safe"):
+        return value
+    if graph.values[value].image:
+        return cast(graph, value, expected)
+    name = f"{graph.values[value].name}/cast"
+    return graph.whole(name, lambda x, w: tf.cast(x[0], expected), [value])
 
 
 def longest_first(size: Sequence[int]) -> tuple[int, ...] | None:
@@ -101,39 +114,102 @@ def _spatial(functional: Any, name: str) -> int:
     return spatial
 
 
-def as_functional(model: keras.Model) -> Any:
+def as_functional(model: keras.Model, training: bool = False) -> Any:
     """Return the functional form of a model.
 
+    Args:
+        model: The model.
+        training: Mode in which a model with a `call` of its own is read.
+
     Raises:
-        UnsupportedLayerError: The model has none.
+        UnsupportedLayerError: The model is not built, or its `call` cannot be read.
     """
-    if user_code.overridden(model, "call"):
+    sequential = isinstance(model, keras.Sequential)
+    if sequential and not model.built:
         raise UnsupportedLayerError(
-            f"'{model.name}' ({type(model).__name__}) overrides `call`, so its graph is not what it computes; "
-            "use a plain keras.Model or keras.Sequential."
+            f"Sequential model '{model.name}' is not built; call model.build(input_shape) first."
         )
-    if isinstance(model, keras.Sequential):
-        if not model.built:
-            raise UnsupportedLayerError(
-                f"Sequential model '{model.name}' is not built; call model.build(input_shape) first."
-            )
-        return keras_internals.functional_of(model)
-    if keras_internals.has_graph(model):
-        return model
-    raise UnsupportedLayerError(
-        f"'{model.name}' ({type(model).__name__}) is a subclassed model, whose graph is unknown; "
-        "use a functional or Sequential model."
-    )
+    graph = keras_internals.functional_of(model) if sequential else model
+    has_graph = keras_internals.has_graph(graph)
+    if blocks.is_own(model):
+        structure = keras_internals.input_structure(graph) if has_graph else None
+        return _read_model(model, structure, training)
+    if not has_graph:
+        raise UnsupportedLayerError(
+            f"'{model.name}' ({type(model).__name__}) has neither a graph nor a `call` of its own; expected a "
+            "functional, Sequential or subclassed model."
+        )
+    return graph
+
+
+def _read_model(model: keras.Model, inputs: Any, training: bool) -> blocks.Block:
+    """Return the operations of a model with a `call` of its own.
+
+    Args:
+        model: The model.
+        inputs: Keras tensors that it was made from; None for a model that was built by calling it, which is read for
+            images of any size if its `call` allows that.
+        training: Whether it runs in training mode.
+    """
+    if inputs is not None:
+        return _read_at(
+            model, keras.tree.map_structure(lambda t: tuple(t.shape), inputs), 0, training
+        )
+    shapes = keras_internals.built_shapes(model)
+    if shapes is None:
+        raise UnsupportedLayerError(
+            f"'{model.name}' ({type(model).__name__}) is not built, so its inputs are unknown; call it on an image "
+            "first."
+        )
+    structure = list(shapes.values())
+    structure = structure[0] if len(structure) == 1 else structure
+    known = keras.tree.map_shape_structure(tuple, structure)
+    rank = max(len(shape) for shape in _shapes(known))
+    try:
+        return _read_at(model, known, rank, training)
+    except UnsupportedLayerError:  # it needs a size: that of the images that it was built with
+        return _read_at(model, known, 0, training)
+
+
+def _read_at(model: keras.Model, shapes: Any, free: int, training: bool) -> blocks.Block:
+    """Return the operations of a model for inputs with these shapes; those of rank `free` have any size."""
+
+    def tensor(shape: tuple[int | None, ...]) -> Any:
+        side = [None] * (free - 2) if len(shape) == free else shape[1:-1]
+        return keras.KerasTensor((None, *side, shape[-1]), model.compute_dtype, name="image")
+
+    inputs = keras.tree.map_shape_structure(tensor, shapes)
+    flat = keras.tree.flatten(inputs)
+    slots = keras.tree.pack_sequence_as(inputs, [rules.Slot(i) for i in range(len(flat))])
+    block = blocks.read(model, ((slots,), {}), flat, training)
+    return replace(block, _inputs_struct=inputs)
+
+
+def _shapes(structure: Any) -> list[tuple[int | None, ...]]:
+    """Return the shapes in a structure of shapes."""
+    found: list[tuple[int | None, ...]] = []
+    keras.tree.map_shape_structure(found.append, structure)
+    return found
 
 
 def read_into(graph: Graph, functional: Any, inputs: list[int], training: bool | None) -> list[int]:
     """Add the layers of a model to a graph and return the values of its outputs."""
     value_of = {id(t): v for t, v in zip(functional.inputs, inputs, strict=True)}
+    modes: dict[int, bool] = {}
+    if isinstance(functional, blocks.Block):
+        modes = functional.modes
+        value_of |= {id(t): _weight(graph, t, v) for t, v in functional.weights}
     for node in keras_internals.nodes(functional):
         specs = node.arguments.keras_tensors
         if not node.is_input and all(id(t) in value_of for t in specs):
-            value_of |= read_node(graph, node, value_of, training)
+            value_of |= read_node(graph, node, value_of, modes.get(id(node), training))
     return [value_of[id(t)] for t in functional.outputs]
+
+
+def _weight(graph: Graph, tensor: Any, variable: Any) -> int:
+    """Add a variable as a whole value, in the element type of a Keras tensor."""
+    dtype = keras.backend.standardize_dtype(tensor.dtype)
+    return graph.whole(variable.path, lambda x, w: tf.cast(w[0], dtype), [], [variable])
 
 
 def read_node(
@@ -192,11 +268,22 @@ def read_call(
     images = any(graph.values[v].image for v in values)
     if images and isinstance(layer, instances.Instances):
         return _read_instances(graph, layer, values[0], specs[0], training)
-    if images and isinstance(layer, keras.Model):
+    own = images and _reads_inside(graph, layer, values, kind)
+    if images and isinstance(layer, keras.Model) and not own:
         return read_into(graph, as_functional(layer), list(values), training)
-    if images:
-        dtypes = [getattr(layer, "compute_dtype", t.dtype) for t in specs]
-        values = [_cast(graph, v, d) for v, d in zip(values, dtypes, strict=True)]
+    if images and isinstance(layer, keras.Layer):
+        values = [_cast(graph, v, layer.compute_dtype) for v in values]
+    elif images:
+        inputs = [
+            v if v not in graph.inputs else _cast(graph, v, t.dtype)
+            for v, t in zip(values, specs, strict=True)
+        ]
+        values, (specs, outputs) = (
+            inputs,
+            _computed_specs(graph, layer, inputs, specs, outputs, arguments),
+        )
+    if own:
+        return _read_inside(graph, layer, values, specs, bool(training), arguments)
     call = rules.Call(
         layer, graph, tuple(values), tuple(specs), tuple(outputs), bool(training), arguments, kind
     )
@@ -209,6 +296,45 @@ def read_call(
         node_kind = (*computation, type(node.op).__name__, node.name.partition("/")[2], step)
         graph.nodes[first + step] = replace(node, kind=node_kind)
     return results
+
+
+def _reads_inside(graph: Graph, layer: Any, values: Sequence[int], kind: type | None) -> bool:
+    """Return whether a layer or model is read by calling it: it has no rule, and no graph of its own."""
+    if not isinstance(layer, keras.Layer) or _holds_instances(graph, values):
+        return False
+    if isinstance(layer, keras.Model):
+        return blocks.is_own(layer)
+    return not rules.has(layer, kind) and not rules.is_augmentation(layer)
+
+
+def _read_inside(
+    graph: Graph,
+    layer: Any,
+    values: Sequence[int],
+    specs: Sequence[Any],
+    training: bool,
+    arguments: Any,
+) -> list[int]:
+    """Add the operations inside a layer or model, as its `call` computes them.
+
+    Raises:
+        UnsupportedLayerError: The `call` cannot be read, or one of the operations cannot run strip by strip.
+    """
+    dtypes = [graph.values[v].dtype or t.dtype for v, t in zip(values, specs, strict=True)]
+    inputs = [keras.KerasTensor(t.shape, d) for t, d in zip(specs, dtypes, strict=True)]
+    try:
+        block = blocks.read(layer, arguments, inputs, training)
+    except UnsupportedLayerError:
+        if blocks.is_own(layer):
+            raise
+        rules.find(layer)  # says what to do in place of a layer of Keras without a rule
+        raise
+    try:
+        return read_into(graph, block, list(values), training)
+    except UnsupportedLayerError as error:
+        raise UnsupportedLayerError(
+            f"inside layer '{layer.name}' ({type(layer).__name__}): {error}"
+        ) from error
 
 
 def _read_instances(
@@ -225,6 +351,23 @@ def _read_instances(
     graph.norm_slice = layer.norm_slice
     graph.at_once = 1
     return read_into(graph, as_functional(layer.model), [bag], training)
+
+
+def _computed_specs(
+    graph: Graph, operation: Any, values: Sequence[int], specs: Any, outputs: Any, arguments: Any
+) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Return the Keras tensors of the inputs and outputs of an operation with the element types that it computes in.
+
+    Keras' own are float32 after `keras.ops.logsumexp` of any image.
+    """
+    pairs = [(graph.values[v].dtype, t) for v, t in zip(values, specs, strict=True)]
+    if all(dtype in (None, t.dtype) for dtype, t in pairs):
+        return specs, outputs
+    specs = [keras.KerasTensor(t.shape, dtype or t.dtype) for dtype, t in pairs]
+    args, options = keras.tree.map_structure(
+        lambda a: specs[a.position] if isinstance(a, rules.Slot) else a, arguments
+    )
+    return specs, keras.tree.flatten(operation.compute_output_spec(*args, **options))
 
 
 def _holds_instances(graph: Graph, values: Sequence[int]) -> bool:
@@ -269,4 +412,5 @@ def _computation(call: rules.Call, any_channels: bool) -> tuple[Any, ...]:
         call.training,
         repr(call.arguments),
         tuple((v.image, None if any_channels else v.channels, v.dtype) for v in inputs),
+        tuple(call.graph.channel_shapes.get(i) for i in call.inputs),
     )

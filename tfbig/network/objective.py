@@ -6,7 +6,7 @@ Keras matches losses with outputs and targets by position, name and structure. T
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfbig.errors import UnsupportedLayerError
 from tfbig.network import losses, user_code
 from tfbig.network.graph import Graph, Local, Node
+from tfbig.network.loss_reductions import WITHOUT_CHANNELS
 from tfbig.ops import kernels
 from tfbig.system import keras_internals
 
@@ -89,6 +90,7 @@ class Objective:
             Positions in `[*targets, *weights]` of the inputs that were added to the graph, in their order.
         """
         predictions = list(graph.outputs)
+        _check_channels(graph, {predictions[t.output] for t in (*self.terms, *self.scores)})
         seeds = [value for value, _ in graph.seeds]
         graph.inputs = [i for i in graph.inputs if i not in seeds]
         graph.outputs = [predictions[t.output] for t in self.terms]
@@ -142,6 +144,14 @@ class Objective:
         """Return the label channels of each target, computed from the channels of the outputs."""
         return {t.target: 1 if _has_class_labels(t.loss) else outputs[t.output] for t in self.terms}
 
+    def as_keras_expects(self, targets: Any) -> Any:
+        """Return targets `[N, ..., C]` for losses that Keras computes: some expect indices without a channel axis."""
+        flat = keras.tree.flatten(targets)
+        for term in self.terms:
+            if isinstance(term.loss, WITHOUT_CHANNELS):
+                flat[term.target] = flat[term.target][..., 0]
+        return keras.tree.pack_sequence_as(targets, flat)
+
     def track(self, values: Sequence[tf.Tensor], batch: int | None) -> None:
         """Update the metrics that follow each of several losses.
 
@@ -151,6 +161,21 @@ class Objective:
         """
         for tracker, value in zip(self.trackers, values, strict=False):
             tracker.update_state(value, sample_weight=batch)
+
+
+def _check_channels(graph: Graph, predictions: Iterable[int]) -> None:
+    """Raise if a prediction with a loss or metric is an image without exactly one channel axis.
+
+    Raises:
+        UnsupportedLayerError: One is.
+    """
+    for value in predictions:
+        if value in graph.channel_shapes:
+            shape = (None, *[None] * graph.spatial, *graph.channel_shapes[value])
+            raise UnsupportedLayerError(
+                f"output '{graph.values[value].name}' has shape {shape}; losses and metrics expect [N, rows, ..., C]. "
+                "End the model with keras.ops.expand_dims or keras.ops.reshape."
+            )
 
 
 def weights_with_gradient(graph: Graph) -> set[int]:
@@ -236,7 +261,8 @@ class _Inputs:
 
 def _has_class_labels(loss: keras.losses.Loss) -> bool:
     """Return whether labels are class indices: one channel, however many the prediction has."""
-    sparse = isinstance(loss, keras.losses.SparseCategoricalCrossentropy) or "sparse" in loss.name
+    kinds = (keras.losses.SparseCategoricalCrossentropy, *WITHOUT_CHANNELS)
+    sparse = isinstance(loss, kinds) or "sparse" in loss.name
     return sparse or getattr(loss, "class_labels", False)
 
 

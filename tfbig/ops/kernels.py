@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig.geometry.windows import Resize, Transposed, Window
+from tfbig.ops import moments
 from tfbig.system import backend, traces
 from tfbig.system.backend import HOST
 
@@ -211,8 +212,8 @@ def is_same(axes: Sequence[Window]) -> bool:
 def windowed(function: Any, x: tf.Tensor, axes: Sequence[Window], strip: Strip) -> tf.Tensor:
     """Run `function(x, padding)` so that it returns the rows of the strip.
 
-    With `same`, stride 1 and no dilation, TensorFlow pads the strip as it would the image; the rows at the strip borders
-    are then wrong and cut off, which costs no copy. Otherwise `x` is padded here and the window is valid.
+    With `same`, stride 1 and no dilation, TensorFlow pads the strip as it would the image; the rows at its borders are
+    then wrong and cut off, which costs no copy. Otherwise `x` is padded here and the window is valid.
     (Explicit paddings of `tf.nn.conv2d` would do both, but their gradient takes 1.7 times as long.)
     """
     if is_same(axes):
@@ -275,6 +276,22 @@ def pixelwise(x: tf.Tensor, kernel: tf.Tensor) -> Any:
         return dx, tf.reshape(tf.matmul(pixels, d_pixels, transpose_a=True), shape)
 
     return tf.nn.conv2d(x, kernel, step, "VALID"), gradient
+
+
+@traces.custom_gradient
+def add_bias(y: tf.Tensor, bias: tf.Tensor) -> Any:
+    """Add a bias to every pixel; its gradient is summed as moments are.
+
+    Args:
+        y: Image `[N, rows, ..., C]`.
+        bias: `[C]`.
+    """
+
+    def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        summed = moments.total(dy, range(dy.shape.rank - 1))
+        return dy, tf.cast(tf.reshape(summed, tf.shape(bias)), bias.dtype)
+
+    return tf.nn.bias_add(y, bias), gradient
 
 
 def depthwise_convolution(

@@ -194,7 +194,7 @@ class _Case:
             extents=extents,
             allowed_bytes=self.device_bytes,
             training=self.training,
-            with_gradient=frozenset(extents),
+            learned=frozenset(extents),
         )
         count = strips.about(LEAST_STRIPS)
         each, times = np.unique(_representatives(count), return_counts=True)

@@ -14,13 +14,13 @@ import keras
 from keras.src.applications.convnext import LayerScale as LayerScale
 from keras.src.applications.convnext import StochasticDepth as StochasticDepth
 from keras.src.applications.inception_resnet_v2 import CustomScaleLayer as CustomScaleLayer
-from keras.src.backend import AutocastScope as AutocastScope
+from keras.src.backend import AutocastScope
 from keras.src.backend import compute_output_spec as compute_output_spec
 from keras.src.backend import get_keras_mask as get_keras_mask
-from keras.src.backend.common.global_state import get_global_attribute
+from keras.src.backend.common.global_state import get_global_attribute, set_global_attribute
 from keras.src.backend.common.stateless_scope import get_stateless_scope as get_stateless_scope
 from keras.src.backend.common.stateless_scope import in_stateless_scope as in_stateless_scope
-from keras.src.ops import core, image, math, nn, numpy
+from keras.src.ops import core, image, linalg, math, nn, numpy
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from keras.src.random.seed_generator import global_seed_generator as global_seed_generator
 from keras.src.trainers.trainer import model_supports_jit as supports_jit  # noqa: F401
@@ -29,6 +29,7 @@ LORA: Final = ("lora_kernel_a", "lora_kernel_b")
 """Names of the variables of LoRA."""
 OPERATIONS: Final[dict[str, type]] = {
     **vars(image),
+    **vars(linalg),
     **vars(numpy),
     **vars(nn),
     **vars(math),
@@ -71,8 +72,8 @@ def inner_layers(layer: Any) -> list[Any]:
     return list(layer._flatten_layers(include_self=False)) if isinstance(layer, keras.Layer) else []
 
 
-def kernel_and_lora(layer: keras.layers.Dense) -> list[Any]:
-    """Return the kernel of a Dense layer, and the factors of its change if LoRA is enabled."""
+def kernel_and_lora(layer: keras.layers.Layer) -> list[Any]:
+    """Return the kernel of a Dense layer or a convolution, and the factors of its change if LoRA is enabled."""
     if not layer.lora_enabled:
         return [layer.kernel]
     return [layer._kernel, layer.lora_kernel_a, layer.lora_kernel_b]
@@ -95,6 +96,20 @@ def existing_seed_generator() -> Any:
     return get_global_attribute(GLOBAL_SEED_GENERATOR)
 
 
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Leave the autocast scope of an outer layer in a `with` block, so that a layer enters its own if it is mixed.
+
+    Inside `AutocastScope(None)`, Keras would cast float32 factors of LoRA to the float64 of their layer.
+    """
+    outer = get_global_attribute("autocast_scope")
+    set_global_attribute("autocast_scope", None)
+    try:
+        yield
+    finally:
+        set_global_attribute("autocast_scope", outer)
+
+
 def has_graph(model: keras.Model) -> bool:
     """Return whether a model is functional."""
     return hasattr(model, "_nodes_by_depth")
@@ -109,6 +124,90 @@ def nodes(functional: Any) -> Iterator[Any]:
     """Yield the calls of layers in a functional model, in topological order."""
     for depth in sorted(functional._nodes_by_depth, reverse=True):
         yield from functional._nodes_by_depth[depth]
+
+
+LISTS_OF_VARIABLES: Final = (
+    "_trainable_variables",
+    "_non_trainable_variables",
+    "_seed_generators",
+    "_layers",
+    "_metrics",
+    "_losses",
+)
+"""Attributes in which a layer keeps what it tracks."""
+
+
+def takes(layer: Any, argument: str) -> bool:
+    """Return whether the `call` of a layer takes an argument that Keras fills in, such as `training`."""
+    return bool(layer._call_has_context_arg.get(argument, False))
+
+
+@contextmanager
+def in_phase(layer: Any, training: bool) -> Iterator[dict[int, list[bool]]]:
+    """Have layers that are called on Keras tensors in a `with` block inherit the mode of a layer around them.
+
+    As everywhere in Keras, a `training` argument of one call holds for the calls after it that have none.
+
+    Yields:
+        The modes of the calls of each layer, in their order, by the `id` of the layer.
+    """
+    outer = get_global_attribute("current_call_ctx")
+    set_global_attribute("current_call_ctx", None)
+    context, symbolic_call = layer._get_call_context(), keras.Layer.symbolic_call
+    context.set_value("training", training)
+    modes: dict[int, list[bool]] = {}
+
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        modes.setdefault(id(self), []).append(bool(context.get_value("training")))
+        return symbolic_call(self, *args, **kwargs)
+
+    keras.Layer.symbolic_call = recorded
+    try:
+        with AutocastScope(None):
+            yield modes
+    finally:
+        keras.Layer.symbolic_call = symbolic_call
+        set_global_attribute("current_call_ctx", outer)
+
+
+@contextmanager
+def without_new_calls(layer: Any) -> Iterator[Callable[[Any], int]]:
+    """Forget the symbolic calls of the layers inside a layer that a `with` block makes.
+
+    Yields:
+        Function from a call in the block to its number among those of the same layer.
+    """
+    counts = {
+        id(each): (each, len(each._inbound_nodes), len(each._outbound_nodes))
+        for each in (layer, *inner_layers(layer))
+    }
+
+    def number(call: Any) -> int:
+        first = counts.get(id(call.operation), (None, 0, 0))[1]
+        return call.operation._inbound_nodes.index(call) - first
+
+    try:
+        yield number
+    finally:
+        for each, inbound, outbound in counts.values():
+            del each._inbound_nodes[inbound:]
+            del each._outbound_nodes[outbound:]
+
+
+def built_shapes(model: keras.Model) -> dict[str, Any] | None:
+    """Return the shapes that a model was built for, by argument; None if it is not built."""
+    return model._build_shapes_dict if model.built else None
+
+
+def is_used(tensor: Any) -> bool:
+    """Return whether a layer or operation was called on a Keras tensor."""
+    return hasattr(tensor, "_keras_history")
+
+
+def producer_of(tensor: Any) -> Any:
+    """Return the call that computes a Keras tensor; None for an input."""
+    operation, index, _ = getattr(tensor, "_keras_history", (None, 0, 0))
+    return operation and operation._inbound_nodes[index]
 
 
 def input_structure(functional: Any) -> Any:

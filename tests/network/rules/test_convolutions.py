@@ -6,8 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
+from exactness import FLOAT64, assert_same
 from keras import layers
+from twins import assert_streams, images
+
+import tfbig
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -26,3 +31,30 @@ def test_kinds(check: Check) -> None:
     x = layers.SeparableConv2D(3, 3, strides=2, padding="same", activation="tanh")(x)
     x = layers.Conv2DTranspose(2, 3, strides=(2, 1))(x)
     check(inputs, layers.Dense(3, use_bias=False)(x))
+
+
+def with_lora(model: keras.Model) -> keras.Model:
+    for seed, layer in enumerate(model.layers):
+        if hasattr(layer, "enable_lora"):
+            layer.enable_lora(2, lora_alpha=3)
+            shape = layer.lora_kernel_b.shape
+            layer.lora_kernel_b.assign(np.random.default_rng(seed).normal(size=shape))
+    return model
+
+
+def test_lora_in_float32_factors_of_a_float64_layer() -> None:
+    """Keras multiplies the factors in float32, and so do strips: the results differ by sums in float64 only."""
+    inputs = keras.Input((None, None, 4))
+    x = layers.Conv2D(6, 3, strides=2, groups=2, padding="same", activation="relu")(inputs)
+    x = layers.Conv2D(5, (1, 3), padding="same", use_bias=False)(x)
+    model = with_lora(keras.Model(inputs, layers.Dense(3, "tanh")(x)))
+    assert_streams(model, images(model, 2, 9, 8), 2, training=True)
+
+
+def test_lora_after_streaming() -> None:
+    """A streamed model reads the layers again."""
+    inputs = keras.Input((None, None, 4))
+    model = keras.Model(inputs, layers.Conv2D(3, 3)(inputs))
+    streamed, x = tfbig.stream(model, strip_rows=2), images(model, 1, 8, 8)
+    with_lora(model)
+    assert_same(streamed.predict(x, verbose=0), model.predict(x, verbose=0), FLOAT64)

@@ -28,7 +28,7 @@ def test_transposed_convolution(options: dict[str, Any]) -> None:
 def test_a_kernel_of_unknown_shape() -> None:
     start = keras.Input((None, None, 4))
     model = keras.Model(start, ops.conv(start, start[:, :3, :3], padding="same"))
-    with pytest.raises(tfbig.UnsupportedLayerError, match="has a kernel of shape .* known shape"):
+    with pytest.raises(tfbig.UnsupportedLayerError, match=r"has a kernel of shape .* known shape"):
         tfbig.stream(model)
 
 

@@ -7,20 +7,25 @@ add one rule, see `rule`. Layers without an image among their inputs need none, 
 from tfbig.network.rules import (
     adaptive_pooling,
     attention,
+    channels,
+    constant_images,
     convolutions,
     noise,
     normalisation,
     operations,
     pixelwise,
     pooling,
+    products,
+    reductions,
     resampling,
     resizing,
     selection,
     windowed_operations,
+    wrappers,
 )
 from tfbig.network.rules.call import Call, Slot
-from tfbig.network.rules.registry import RULES, Rule, apply, find, rule
-from tfbig.network.rules.whole_values import on_whole_values
+from tfbig.network.rules.constant_images import apply, on_whole_values
+from tfbig.network.rules.registry import RULES, Rule, find, has, is_augmentation, rule
 
 __all__ = [
     "RULES",
@@ -30,17 +35,24 @@ __all__ = [
     "adaptive_pooling",
     "apply",
     "attention",
+    "channels",
+    "constant_images",
     "convolutions",
     "find",
+    "has",
+    "is_augmentation",
     "noise",
     "normalisation",
     "on_whole_values",
     "operations",
     "pixelwise",
     "pooling",
+    "products",
+    "reductions",
     "resampling",
     "resizing",
     "rule",
     "selection",
     "windowed_operations",
+    "wrappers",
 ]

@@ -37,6 +37,7 @@ class Call:
         training: Whether the layer runs in training mode.
         arguments: `(args, kwargs)` of the call with a `Slot` for every tensor.
         kind: Class whose rule and `call` are used instead of those of the layer: the twin of a Big layer.
+        substitutes: `(variable, whole value)`: values that nodes use instead of variables of the layer.
     """
 
     layer: Any
@@ -47,6 +48,7 @@ class Call:
     training: bool
     arguments: Any
     kind: type | None = None
+    substitutes: tuple[tuple[Any, int], ...] = ()
 
     # ------------------------------------------------------------------------------ nodes
 
@@ -59,6 +61,7 @@ class Call:
         inputs: Sequence[int] | None = None,
         outside: float | None = 0.0,
         channels: int | None = None,
+        dtype: str | None = None,
         name: str = "",
         **traits: Any,
     ) -> int:
@@ -75,6 +78,7 @@ class Call:
             outside: Padding value. With None nothing is padded and images stay in the order of the graph:
                 `function` has to pad by `strip` and to respect `graph.order`.
             channels: Channels of the result; by default those of the layer's output.
+            dtype: Element type of the result; by default that of the layer's first output.
             name: Name of this step if there are several.
             **traits: See `tfbig.network.graph.Local`; `cheap` by default if there are no windows. With `tiles=True`, a
                 function outside of tfbig gets tiles of images whose whole rows do not fit the budget: it must not
@@ -85,6 +89,8 @@ class Call:
         channels = self.channels if channels is None else channels
         for trait in ("tiles", "uniform"):
             traits.setdefault(trait, str(function.__module__).startswith("tfbig."))
+        if any(variable is w for variable, _ in self.substitutes for w in weights):
+            function, inputs, weights, traits = self._substituted(function, inputs, weights, traits)
         axes = None
         if windows is not None:
             if len(windows) != self.graph.spatial:
@@ -99,7 +105,14 @@ class Call:
                 function = _padding(function, axes, outside, self.graph)
         traits.setdefault("cheap", windows is None)
         return self.graph.local(
-            self._name(name), function, inputs, channels, self.dtype, axes, weights, **traits
+            self._name(name),
+            function,
+            inputs,
+            channels,
+            dtype or self.dtype,
+            axes,
+            weights,
+            **traits,
         )
 
     def reduce(
@@ -111,6 +124,7 @@ class Call:
         inputs: Sequence[int] | None = None,
         name: str = "",
         any_channels: bool = False,
+        dtype: str | None = None,
     ) -> int:
         """Add a sum over all pixels and a function of it, and return the value of the result, a whole value.
 
@@ -124,12 +138,13 @@ class Call:
             inputs: Values; by default those of the call.
             name: Name of this step if there are several.
             any_channels: A trait of `partial`, see `tfbig.network.graph.Local`.
+            dtype: Element type of the result; by default that of the layer's first output.
         """
         inputs = self.inputs if inputs is None else inputs
         images = [self.graph.values[i] for i in inputs]
         op = Sum(partial, images, self.graph.spatial, any_channels)
         total = self.graph.reduce(self._name(f"{name}_reduce" if name else "reduce"), op, inputs)
-        dtype = self.dtype
+        dtype = dtype or self.dtype
 
         def finish(x: list[Any], w: list[tf.Tensor]) -> Any:
             *sums, pixels = x[0]
@@ -148,6 +163,28 @@ class Call:
     ) -> int:
         """Add a whole value `function(x, w)` computed from whole values, and return it."""
         return self.graph.whole(self._name(name), function, inputs, weights)
+
+    def _substituted(
+        self, function: Any, inputs: Sequence[int], weights: Sequence[Any], traits: dict[str, Any]
+    ) -> tuple[Any, Sequence[int], Sequence[Any], dict[str, Any]]:
+        """Return the arguments of `local` with whole values among the inputs in place of some weights."""
+        values = {id(variable): value for variable, value in self.substitutes}
+        given = [id(w) in values for w in weights]
+        prepare, count = traits.get("prepare"), sum(given)
+
+        def all_weights(x: Sequence[Any], w: Sequence[Any]) -> list[Any]:
+            of_inputs, others = iter(x[len(x) - count :]), iter(w)
+            return [next(of_inputs) if is_value else next(others) for is_value in given]
+
+        def run(x: Sequence[Any], w: Any, strip: Any) -> Any:
+            w = w if prepare else all_weights(x, w)
+            return function(list(x[: len(x) - count]), w, strip)
+
+        changed = {"phase": None, "any_channels": False}
+        if prepare:
+            changed["prepare"] = lambda x, w: prepare(x[: len(x) - count], all_weights(x, w))
+        inputs = [*inputs, *(values[id(w)] for w in weights if id(w) in values)]
+        return run, inputs, [w for w in weights if id(w) not in values], traits | changed
 
     def _name(self, step: str) -> str:
         return f"{self.layer.name}/{step}" if step else self.layer.name
@@ -223,7 +260,7 @@ class Call:
             kwargs = {**kwargs, "training": self.training}
         state = list(state)
         with (
-            keras_internals.AutocastScope(None),
+            keras_internals.without_autocast(),
             keras.StatelessScope(collect_losses=True) as scope,
         ):
             # Passed to the scope, values would be cast: to the type of mixed precision, or without that to `floatx`.
@@ -306,13 +343,17 @@ class Sum(Reduce):
         return tuple(tf.zeros_like(t) for t in self.partial(pixel, kernels.Strip(0, 1, 1, ())))
 
     def partial(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor, ...]:
-        """Return the sums of a strip."""
+        """Return the sums of a strip, in float64, in which those of all strips are added up."""
+        return tuple(tf.cast(t, tf.float64) for t in self._sums(inputs, strip))
+
+    def _sums(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor, ...]:
+        """Return the sums of a strip in the element type of the function."""
         sums = self.function([tf.cast(t, self.wide) for t in inputs], strip)
         return tuple(sums) if isinstance(sums, (tuple, list)) else (sums,)
 
     def finalize(self, partial: tuple[tf.Tensor, ...], pixels: Any) -> tuple[tf.Tensor, ...]:
         """Return the sums and the number of pixels, in their element type."""
-        return *partial, tf.cast(tf.cast(pixels, tf.float64), self.wide)
+        return tuple(tf.cast(t, self.wide) for t in (*partial, tf.cast(pixels, tf.float64)))
 
     def pullback(
         self, inputs: list[tf.Tensor], strip: Any, result: Any, cotangent: Any
@@ -320,5 +361,6 @@ class Sum(Reduce):
         """Return the gradients of the inputs."""
         with tf.GradientTape() as tape:
             tape.watch(inputs)
-            sums = self.partial(inputs, strip)
-        return tape.gradient(sums, inputs, list(cotangent[: len(sums)]))
+            sums = self._sums(inputs, strip)
+        seeds = [tf.cast(c, t.dtype) for t, c in zip(sums, cotangent, strict=False)]
+        return tape.gradient(sums, inputs, seeds)

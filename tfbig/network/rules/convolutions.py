@@ -31,27 +31,24 @@ def _linear(
     phase: Any = None,
     name: str = "convolution",
     low_rank: Sequence[Any] = (),
-    any_channels: bool = False,
+    **traits: Any,
 ) -> int:
     """Add a linear layer with its bias and activation; with `windows` None it is per pixel.
 
-    `low_rank` holds the two factors of a change of the kernel by LoRA, which Keras scales by `lora_alpha / lora_rank`.
-    `any_channels` is a trait of `function`, see `tfbig.network.graph.Local`.
+    `low_rank` holds the two factors of a change of the kernel by LoRA. Further traits are those of `function`, see
+    `tfbig.network.graph.Local`.
     """
     layer = call.layer
-    has_lora = getattr(layer, "lora_enabled", False) and not low_rank
-    if has_lora or getattr(layer, "quantization_mode", None):
+    if getattr(layer, "quantization_mode", None):
         call.refuse(
-            "has LoRA or quantised weights, which cannot run strip by strip. Use the plain model, or build it without."
+            "has quantised weights, which cannot run strip by strip. Use the plain model, or build it without."
         )
     bias = [layer.bias] if layer.use_bias else []
 
     def run(x: list[tf.Tensor], w: list[tf.Tensor], strip: Any) -> tf.Tensor:
-        weight, *others = (tf.cast(each, x[0].dtype) for each in w)
-        if low_rank:
-            weight += layer.lora_alpha / layer.lora_rank * tf.matmul(others[0], others[1])
+        weight = tf.cast(w[0], x[0].dtype)
         y = function(x[0], weight if windows is None else call.kernel(weight), strip)
-        return tf.nn.bias_add(y, tf.cast(w[-1], y.dtype)) if bias else y
+        return kernels.add_bias(y, tf.cast(w[-1], y.dtype)) if bias else y
 
     value = call.local(
         run,
@@ -63,10 +60,25 @@ def _linear(
         cheap=False,
         operations=2 * (_size(kernel) if multiplications is None else multiplications),
         im2col=im2col,
-        phase=phase,
-        any_channels=any_channels,
+        phase=None if low_rank else phase,
+        any_channels=traits.pop("any_channels", False) and not low_rank,
+        prepare=(lambda x, w: with_lora(layer, *w)) if low_rank else None,
+        **traits,
     )
     return activation(call, layer.activation, value)
+
+
+def with_lora(
+    layer: Any, kernel: tf.Tensor, a: tf.Tensor, b: tf.Tensor, *bias: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+    """Return `kernel + lora_alpha / lora_rank * a @ b`, and the bias, in the element types that Keras computes in.
+
+    The factors are float32 in every policy; a layer in mixed precision casts them first.
+    """
+    if layer.autocast and layer.compute_dtype != layer.variable_dtype:
+        kernel, a, b = (tf.cast(t, layer.compute_dtype) for t in (kernel, a, b))
+    product = layer.lora_alpha / layer.lora_rank * keras.ops.matmul(a, b)
+    return tf.cast(keras.ops.add(kernel, product), layer.compute_dtype), *bias
 
 
 def _size(kernel: Any) -> int:
@@ -81,14 +93,17 @@ def convolution(call: Call) -> int:
     model_axes = windows(call, layer.kernel_size, layer.dilation_rate)
     axes = call.graph.to_graph_order(model_axes)
     planar = layer.groups == 1 and _planar(call)
+    kernel, *low_rank = keras_internals.kernel_and_lora(layer)
     return _linear(
         call,
         lambda x, kernel, strip: kernels.convolution(x, kernel, axes, layer.groups, strip),
         model_axes,
-        layer.kernel,
-        im2col=_size(layer.kernel) // int(layer.kernel.shape[-1]),
-        phase=phase_layout.strided(layer.kernel, model_axes, layer.use_bias) if planar else None,
+        kernel,
+        im2col=_size(kernel) // int(kernel.shape[-1]),
+        phase=phase_layout.strided(kernel, model_axes, layer.use_bias) if planar else None,
         any_channels=layer.groups == 1,
+        compiled=layer.groups > 1,
+        low_rank=low_rank,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import keras
@@ -11,8 +12,10 @@ import tensorflow as tf
 from tfbig.geometry.windows import Window
 from tfbig.network import user_code
 from tfbig.network.graph import Graph
+from tfbig.network.rules import channel_shapes
 from tfbig.network.rules.call import Call
 from tfbig.network.rules.registry import apply
+from tfbig.ops import autodiff
 
 ACROSS_CHANNELS = {
     getattr(keras.activations, name) for name in ("softmax", "log_softmax", "sparsemax")
@@ -31,7 +34,7 @@ def cast(graph: Graph, value: int, dtype: str) -> int:
     spec = graph.values[value]
     if spec.dtype == dtype or not spec.image:
         return value
-    return graph.local(
+    result = graph.local(
         f"{spec.name}/cast",
         lambda x, w, strip: tf.cast(x[0], dtype),
         [value],
@@ -41,6 +44,9 @@ def cast(graph: Graph, value: int, dtype: str) -> int:
         cheap=True,
         any_channels=True,
     )
+    if value in graph.channel_shapes:
+        graph.channel_shapes[result] = graph.channel_shapes[value]
+    return result
 
 
 def activation(call: Call, function: Any, value: int) -> int:
@@ -67,17 +73,47 @@ def activation(call: Call, function: Any, value: int) -> int:
         name=name,
         pixelwise=function in POINTWISE,
         any_channels=function in POINTWISE,
+        waiting=autodiff.waiting_tensors(function) if builtin else 0,
     )
 
 
-def per_pixel(call: Call, **traits: Any) -> int:
-    """Add a layer or operation that is per pixel, as a node that calls it."""
-    variables = call.variables
+def per_pixel(call: Call, output: int = 0, function: Any = None, **traits: Any) -> int:
+    """Add a layer or operation that is per pixel, as a node that calls it.
+
+    Args:
+        call: The call; its images may have any number of channel axes.
+        output: Position of the output to add.
+        function: `x -> results`, computed instead of the layer.
+        **traits: See `tfbig.network.graph.Local`.
+    """
+    variables, spec = (
+        ([], call.outputs[output]) if function else (call.variables, call.outputs[output])
+    )
+    if not channel_shapes.is_plain(call):
+        traits = traits | {"any_channels": False, "pixelwise": False}
 
     def run(x: list[tf.Tensor], w: list[tf.Tensor], strip: Any) -> tf.Tensor:
-        return call.run(x, zip(variables, w, strict=True))[0]
+        x = channel_shapes.split(call, x)
+        result = function(x) if function else call.run(x, zip(variables, w, strict=True))[0]
+        return channel_shapes.joined(call, keras.tree.flatten(result)[output], spec)
 
-    return call.local(run, weights=variables, **traits)
+    dtype = traits.pop("dtype", keras.backend.standardize_dtype(spec.dtype))
+    if not tf.as_dtype(dtype).is_floating:
+        traits = traits | {"stops_gradient": True}
+    value = call.local(
+        run,
+        weights=variables,
+        channels=prod(channel_shapes.of_spec(call, spec)),
+        dtype=dtype,
+        name=f"part_{output}" if len(call.outputs) > 1 else "",
+        **traits,
+    )
+    return channel_shapes.record(call, value, spec)
+
+
+def per_pixel_parts(call: Call, **traits: Any) -> list[int]:
+    """Add a node for every output of an operation that is per pixel. Args: as for `per_pixel`."""
+    return [per_pixel(call, i, **traits) for i in range(len(call.outputs))]
 
 
 def geometric(call: Call, axes: Any, function: Any) -> int:
@@ -104,10 +140,11 @@ def windows(call: Call, kernel: Sequence[int], dilation: Sequence[int] | None = 
 
 
 def last_axis(call: Call, axis: Any) -> bool:
-    """Return whether `axis` is the channel axis, alone or as the only one in a list."""
+    """Return whether `axis` is the channel axis, or the last of several, alone or as the only one in a list."""
     axes = axis if isinstance(axis, (list, tuple)) else [axis]
     last = max(len(spec.shape) for spec in call.specs) - 1
-    return len(axes) == 1 and axes[0] in (-1, last)
+    has_channels = () not in [call.graph.channel_shapes.get(v) for v in call.inputs]
+    return len(axes) == 1 and axes[0] in (-1, last) and has_channels
 
 
 def check_broadcast(call: Call) -> None:
@@ -117,16 +154,22 @@ def check_broadcast(call: Call) -> None:
         UnsupportedLayerError: One has a spatial axis longer than 1.
     """
     flat = keras.tree.flatten(call.arguments)
-    shapes = [
-        s.shape
-        for s, i in zip(call.specs, call.inputs, strict=True)
-        if not call.graph.values[i].image
-    ]
+    pairs = list(zip(call.specs, call.inputs, strict=True))
+    shapes = [s.shape for s, i in pairs if not call.graph.values[i].image]
     shapes += [a.shape for a in flat if hasattr(a, "shape")]
+    ranks = {len(s.shape) for s, i in pairs if call.graph.values[i].image}
+    rank, leading = max(ranks), call.graph.spatial + 1
+    if len(ranks) > 1:
+        call.refuse(
+            f"combines images of shapes {[tuple(s.shape) for s in call.specs]}, which Keras would align at their last "
+            "axes; give them the same number of axes first, with keras.ops.expand_dims."
+        )
     merges = isinstance(call.layer, keras.Layer)  # these add the axes that a whole value lacks
     for shape in shapes:
-        spatial = tuple(shape)[1:-1] if merges or len(shape) == call.rank else tuple(shape)[:-1]
-        if any(n != 1 for n in spatial):
+        aligned = tuple(shape)[:1] + (1,) * (rank - len(shape)) + tuple(shape)[1:]
+        if not merges:
+            aligned = (1,) * (rank - len(shape)) + tuple(shape)
+        if len(aligned) > rank or any(n != 1 for n in aligned[1:leading]):
             call.refuse(
                 f"combines an image with a tensor of shape {tuple(shape)}; expected one value per "
                 f"channel, shape {(None, *[1] * call.graph.spatial, 'C')}."

@@ -24,21 +24,62 @@ def dropout(call: Call) -> int:
     layer = call.layer
     if not call.training or layer.rate == 0:
         return call.inputs[0]
-    noise = getattr(layer, "noise_shape", None) or (None,) * call.rank
-    spatial = [1] if isinstance(layer, SPATIAL) else noise[1:-1]
-    if all(n == 1 for n in spatial):
+    noise = _noise_shape(call)
+    if _is_per_image(noise):
         return _per_image(call, layer.seed_generator)
-    if any(n is not None for n in noise[:-1]):
-        call.refuse(
-            f"with noise_shape={noise} draws one number for whole rows or columns, which cannot run strip by "
-            "strip; use noise_shape=None, or 1 for every spatial axis."
-        )
     rate, shared = layer.rate, noise[-1] == 1
     return _per_position(
         call,
         lambda x, key, *where: counter_random.dropout(x, rate, key, where[0], shared, where[1]),
         layer.seed_generator,
     )
+
+
+def _noise_shape(call: Call) -> tuple[Any, ...]:
+    """Return the axes that share their random numbers, with 1, and those that do not, with None.
+
+    Raises:
+        UnsupportedLayerError: Some of the spatial axes share them, but not all.
+    """
+    noise = getattr(call.layer, "noise_shape", None) or (None,) * call.rank
+    noise = (None, 1, None) if isinstance(call.layer, SPATIAL) else tuple(noise)
+    if not _is_per_image(noise) and any(n is not None for n in noise[:-1]):
+        call.refuse(
+            f"with noise_shape={noise} draws one number for whole rows or columns, which cannot run strip by "
+            "strip; use noise_shape=None, or 1 for every spatial axis."
+        )
+    return noise
+
+
+def _is_per_image(noise: tuple[Any, ...]) -> bool:
+    return all(n == 1 for n in noise[1:-1])
+
+
+@rule(layers.AlphaDropout)
+def alpha_dropout(call: Call) -> int:
+    """Add dropout that keeps mean and variance of activations by SELU, per element, pixel or image."""
+    layer, rate = call.layer, call.layer.rate
+    if not call.training or rate == 0:
+        return call.inputs[0]
+    noise = _noise_shape(call)
+    dropped = -1.6732632423543772848170429916717 * 1.0507009873554804934193349852946
+    scale = ((1 - rate) * (1 + rate * dropped**2)) ** -0.5  # as in Keras
+    shift = -scale * dropped * rate
+
+    def mixed(x: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
+        kept = tf.cast(kept, x.dtype)
+        return scale * (x * kept + dropped * (1 - kept)) + shift
+
+    if _is_per_image(noise):
+        middle = scale * (1 + dropped) / 2 + shift  # between the results of 1, kept and dropped
+        return _per_image(call, layer.seed_generator, lambda x, ones: mixed(x, ones > middle))
+    shared = noise[-1] == 1
+
+    def drop(x: tf.Tensor, key: tf.Tensor, *where: Any) -> tf.Tensor:
+        ones = tf.ones_like(x)
+        return mixed(x, counter_random.dropout(ones, rate, key, where[0], shared, where[1]) > 0)
+
+    return _per_position(call, drop, layer.seed_generator)
 
 
 @rule(layers.GaussianNoise)
@@ -104,14 +145,17 @@ def _per_position(call: Call, function: Any, generator: Any) -> int:
     )
 
 
-def _per_image(call: Call, generator: Any) -> int:
-    """Add factors that all pixels of an image share: the layer itself computes them for one pixel of ones."""
+def _per_image(call: Call, generator: Any, combine: Any = lambda x, factors: x * factors) -> int:
+    """Add factors that all pixels of an image share: the layer itself computes them for one pixel of ones.
+
+    `combine` computes the result from the image and these factors.
+    """
 
     def run(x: list[tf.Tensor], w: Any, strip: Any) -> tf.Tensor:
         shape = tf.shape(x[0])
         pixel = [shape[0], *[1] * call.graph.spatial, shape[-1]]
         ones = tf.ones(pixel, x[0].dtype)
-        return x[0] * call.run([ones], seed_state([generator], x[1:]))[0]
+        return combine(x[0], call.run([ones], seed_state([generator], x[1:]))[0])
 
     inputs = [*call.inputs, add_seed(call, generator)]
     return call.local(run, inputs=inputs, any_channels=True)

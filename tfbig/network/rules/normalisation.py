@@ -214,12 +214,17 @@ def _of_rank(t: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 def _scaled(x: tf.Tensor, inv: tf.Tensor, shift: tf.Tensor) -> Any:
     """Return `x * inv + shift`; the gradients of `inv` and `shift` are summed as moments are."""
     slope, offset = tf.cast(inv, x.dtype), tf.cast(shift, x.dtype)
-    axes = [axis for axis, size in enumerate(inv.shape) if size == 1]
 
     def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        return dy * slope, moments.total(dy * x, axes), moments.total(dy, axes)
+        d_inv, d_shift = moments.total(dy * x, _shared(inv)), moments.total(dy, _shared(shift))
+        return dy * slope, d_inv, d_shift
 
     return x * slope + offset, gradient
+
+
+def _shared(t: tf.Tensor) -> list[int]:
+    """Return the axes along which all elements of an image share one of `t`: of `inv` without gamma, the channels."""
+    return [axis for axis, size in enumerate(t.shape) if size == 1]
 
 
 @traces.custom_gradient
@@ -258,14 +263,34 @@ def group_normalization(call: Call) -> int:
 
 @rule(layers.LayerNormalization, layers.RMSNormalization, layers.UnitNormalization)
 def layer_normalization(call: Call) -> int:
-    """Add a normalisation over the channels of each pixel."""
-    axis = call.layer.axis
-    if not last_axis(call, axis):
+    """Add a normalisation over the channels of each pixel, or without parameters over each image."""
+    layer, axis = call.layer, call.layer.axis
+    if last_axis(call, axis):
+        return per_pixel(call)
+    requested = axis if isinstance(axis, (list, tuple)) else [axis]
+    axes = sorted(int(a) % call.rank for a in requested)
+    of_image = axes[: call.graph.spatial] == [*range(1, call.graph.spatial + 1)]
+    if not of_image or not isinstance(layer, layers.LayerNormalization) or layer.rms_scaling:
         call.refuse(
             f"only runs strip by strip over the channels, axis=-1; received axis={axis}. "
             "For statistics over the image use GroupNormalization(groups=1)."
         )
-    return per_pixel(call)
+    if layer.scale or layer.center:
+        call.refuse(
+            f"has a scale or shift for every pixel; received axis={axis}. Use scale=False and center=False, or "
+            "GroupNormalization(groups=1), which has one for each channel."
+        )
+    return _by_image(call, axes)
+
+
+def _by_image(call: Call, axes: list[int]) -> int:
+    """Add a LayerNormalization by the statistics of each image, or of each of its channels."""
+    each_channel = call.rank - 1 not in axes
+    op = MomentsOf(
+        lambda n, c: [n, c] if each_channel else [n], axes, lambda x: x, any_channels=True
+    )
+    statistics = call.graph.reduce(f"{call.layer.name}/moments", op, call.inputs)
+    return _affine(call, statistics, lambda t: _expand(t, axes), lambda x: x)
 
 
 @rule(layers.Normalization)

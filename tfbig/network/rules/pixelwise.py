@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from tfbig.network.rules.call import Call
+from tfbig.network.rules.channel_shapes import any_channel_shape
 from tfbig.network.rules.nodes import activation, check_broadcast, last_axis, per_pixel
 from tfbig.network.rules.registry import rule
 from tfbig.system.keras_internals import CustomScaleLayer, LayerScale
@@ -16,6 +16,7 @@ layers = keras.layers
 
 
 @rule(layers.ReLU, layers.LeakyReLU, layers.ELU)
+@any_channel_shape
 def pointwise(call: Call) -> int:
     """Add an elementwise activation."""
     return per_pixel(call, pixelwise=True, any_channels=True)
@@ -28,6 +29,7 @@ def any_activation(call: Call) -> int:
 
 
 @rule(layers.Softmax)
+@any_channel_shape
 def softmax(call: Call) -> int:
     """Add a softmax over the channels."""
     if not last_axis(call, call.layer.axis):
@@ -66,6 +68,7 @@ def rescaling(call: Call) -> int:
     layers.Minimum,
     CustomScaleLayer,
 )
+@any_channel_shape
 def merge(call: Call) -> int:
     """Add an elementwise function of several images."""
     check_broadcast(call)
@@ -73,19 +76,8 @@ def merge(call: Call) -> int:
     return per_pixel(call, operations=operations, any_channels=True)
 
 
-@rule(layers.Concatenate)
-def concatenate(call: Call) -> int:
-    """Add a concatenation of channels."""
-    if not last_axis(call, call.layer.axis):
-        call.refuse(
-            f"only runs strip by strip over the channels, axis=-1; received axis={call.layer.axis}."
-        )
-    if len(call.images) < len(call.inputs):
-        call.refuse("joins images and vectors; expected only images [N, rows, ..., C].")
-    return call.local(lambda x, w, strip: tf.concat(x, -1), any_channels=True)
-
-
 @rule(layers.Identity)
+@any_channel_shape
 def identity(call: Call) -> Any:
     """Return the inputs."""
     return list(call.inputs)

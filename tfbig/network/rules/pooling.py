@@ -14,7 +14,7 @@ from tfbig.network.rules.call import Call
 from tfbig.network.rules.nodes import windows
 from tfbig.network.rules.registry import Rule, rule
 from tfbig.network.rules.whole_values import on_whole_values
-from tfbig.ops import kernels
+from tfbig.ops import kernels, moments
 
 layers = keras.layers
 
@@ -66,7 +66,10 @@ def sum_of_image(call: Call, keepdims: bool, finalize: Any = lambda total, pixel
         result = finalize(total, pixels)
         return _expand_spatial(call, result) if keepdims else result
 
-    return call.reduce(lambda x, strip: tf.reduce_sum(x[0], axes), finish, any_channels=True)
+    def sums(x: list[tf.Tensor], strip: Any) -> tf.Tensor:
+        return tf.squeeze(moments.total(x[0], axes), axes)
+
+    return call.reduce(sums, finish, any_channels=True)
 
 
 @rule(layers.GlobalMaxPooling1D, layers.GlobalMaxPooling2D, layers.GlobalMaxPooling3D)
@@ -122,8 +125,10 @@ class Maximum(Reduce):
 
     def pullback(
         self, inputs: list[tf.Tensor], strip: Any, result: Any, cotangent: Any
-    ) -> list[tf.Tensor]:
+    ) -> list[Any]:
         """Return the gradient of the image."""
+        if not self.dtype.is_floating:
+            return [None]
         chosen = tf.cast(self._ties(inputs[0], result[0]), self.dtype)
         counts, gradient = (self._expand(t) for t in (result[1], cotangent[0]))
         return [chosen / tf.cast(counts, self.dtype) * gradient]  # rounded as in TensorFlow
@@ -143,33 +148,56 @@ class Maximum(Reduce):
         return t
 
 
-@rule(layers.Flatten, layers.Reshape, layers.Permute)
+@rule(layers.Flatten)
 def read_whole(call: Call) -> list[int]:
-    """Make an image of fixed size a whole value, and run the layer on that."""
-    size = call.specs[0].shape[1:-1]
-    if None in size:
+    """Make images of fixed size whole values, and run the layer on those."""
+    if not has_fixed_size(call):
         call.refuse(
             f"needs the whole image, whose size {call.specs[0].shape} is unknown; give the model a fixed input "
             "size, or pool the image to a vector first, as GlobalAveragePooling2D does."
         )
-    channels = call.images[0].channels
+    values = [
+        _whole_image(call, position) if call.graph.values[value].image else value
+        for position, value in enumerate(call.inputs)
+    ]
+    return on_whole_values(call.with_inputs(values))
+
+
+def has_fixed_size(call: Call) -> bool:
+    """Return whether the sizes of all images of a call are known."""
+    return all(
+        None not in spec.shape[1 : call.graph.spatial + 1]
+        for spec, value in zip(call.specs, call.inputs, strict=True)
+        if call.graph.values[value].image
+    )
+
+
+def _whole_image(call: Call, position: int) -> int:
+    """Add an image of fixed size as a whole value, in the shape of the model."""
+    graph, value = call.graph, call.inputs[position]
+    size, spec = call.specs[position].shape[1 : graph.spatial + 1], graph.values[value]
+    number = f"_{position}" if position else ""
     fixed = call.local(
         lambda x, w, strip: tf.identity(x[0]),
         [Fixed(n) for n in size],
+        inputs=[value],
         outside=None,
-        channels=channels,
-        name="image",
+        channels=spec.channels,
+        dtype=spec.dtype,
+        name=f"image{number}",
         cheap=True,
     )
-    graph = call.graph
-    op = Gather(graph.to_graph_order(size), channels, tf.as_dtype(call.dtype))
-    whole = graph.reduce(f"{call.layer.name}/whole", op, [fixed])
-    if graph.order is not None:
-        transposed = call.whole(
-            lambda x, w: tf.transpose(x[0], graph.inverse_permutation), [whole], (), "transpose"
-        )
-        return on_whole_values(call.with_inputs([transposed]))
-    return on_whole_values(call.with_inputs([whole]))
+    op = Gather(graph.to_graph_order(size), spec.channels, tf.as_dtype(spec.dtype))
+    whole = graph.reduce(f"{call.layer.name}/whole{number}", op, [fixed])
+    shape = graph.channel_shapes.get(value)
+    if graph.order is None and shape is None:
+        return whole
+
+    def in_model(x: list[tf.Tensor], w: Any) -> tf.Tensor:
+        image = x[0] if graph.order is None else tf.transpose(x[0], graph.inverse_permutation)
+        return image if shape is None else tf.reshape(image, [-1, *size, *shape])
+
+    return call.whole(in_model, [whole], (), f"transpose{number}")
 
 
 class Gather(Reduce):

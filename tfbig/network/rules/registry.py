@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from tfbig.errors import UnsupportedLayerError
+from tfbig.network.rules import channel_shapes
 from tfbig.network.rules.call import Call
 
 IN_PIPELINE = (
@@ -93,7 +94,13 @@ def apply(call: Call) -> list[int]:
         call.refuse(
             "has an activity_regularizer, which needs the whole image; regularise the weights instead."
         )
-    result = find(layer, call.kind)(call)
+    function = find(layer, call.kind)
+    if channel_shapes.shaped(call.graph, call.inputs) and not channel_shapes.accepts_any(function):
+        call.refuse(
+            f"receives an image of shape {tuple(call.specs[0].shape)}, whose channels have several axes or none; "
+            "reshape it to [N, rows, ..., C] first, or give the model a fixed input size."
+        )
+    result = function(call)
     values = result if isinstance(result, list) else [result]
     if len(values) != len(call.outputs) or not all(isinstance(v, int) for v in values):
         call.refuse(
@@ -113,15 +120,28 @@ def find(layer: Any, kind: type | None = None) -> Rule:
     Raises:
         UnsupportedLayerError: No class of the layer has a rule, or a subclass computes something else.
     """
-    name = type(layer).__name__
-    for base in (kind or type(layer)).__mro__:
+    found = _of_class(kind or type(layer))
+    if found is None:
+        raise UnsupportedLayerError(
+            f"layer '{layer.name}' ({type(layer).__name__}) has no rule, so it cannot run strip by strip. "
+            f"{_advice(layer)}"
+        )
+    return found
+
+
+def has(layer: Any, kind: type | None = None) -> bool:
+    """Return whether a layer has a rule. Args: as in `find`."""
+    return _of_class(kind or type(layer)) is not None
+
+
+def _of_class(kind: type) -> Rule | None:
+    """Return the rule of a class; None without one, or if a subclass computes something else."""
+    for base in kind.__mro__:
         if base in RULES:
             return RULES[base]
         if any(hook in vars(base) for hook in HOOKS) and "twin_call" not in vars(base):
             break
-    raise UnsupportedLayerError(
-        f"layer '{layer.name}' ({name}) has no rule, so it cannot run strip by strip. {_advice(layer)}"
-    )
+    return None
 
 
 def _advice(layer: Any) -> str:
