@@ -110,11 +110,17 @@ def layer(kind: type, *options: Mapping[str, Any], **traits: Any) -> Iterable[Ca
         yield Case(f"layers.{kind.__name__}", apply, _note(each), **traits)
 
 
+IN_FLOAT32 = {
+    f"{adaptive}{kind}PoolingND3" for adaptive in ("", "Adaptive") for kind in ("Max", "Average")
+}
+"""Layers that TensorFlow does not compute in float64."""
+
+
 def of_rank(name: str, *options: Mapping[str, Any], **traits: Any) -> Iterable[Case]:
     """Yield cases of a layer that Keras has for one, two and three axes, as far as it has it."""
     for spatial in (1, 2, 3):
         kind = getattr(layers, name.replace("ND", f"{spatial}D"), None)
-        float64 = f"{name}{spatial}" not in ("MaxPoolingND3", "AveragePoolingND3")
+        float64 = f"{name}{spatial}" not in IN_FLOAT32
         if kind is not None:
             yield from layer(kind, *options, spatial=spatial, float64=float64, **traits)
 
@@ -238,45 +244,36 @@ RESAMPLING = [
     *layer(layers.Cropping2D, options(cropping=((1, 0), (2, 1)))),
     *layer(layers.CenterCrop, options(height=6, width=5), skips=False),
     *layer(layers.Resizing, options(height=7, width=14, interpolation="nearest"), skips=False),
-]
-
-ADAPTIVE = [
-    *(
-        case
-        for spatial in (1, 2)
-        for case in layer(
-            getattr(layers, f"AdaptiveAveragePooling{spatial}D"),
-            options(output_size=4),
-            options(output_size=7),
-            spatial=spatial,
-            exact=False,
-            skips=False,
-        )
-    ),
-    *layer(layers.AdaptiveAveragePooling2D, options(output_size=(3, 13)), exact=False, skips=False),
-    *(
-        case
-        for spatial in (1, 2)
-        for case in layer(
-            getattr(layers, f"AdaptiveMaxPooling{spatial}D"),
-            options(output_size=4),
-            options(output_size=7),
-            spatial=spatial,
-            skips=False,
-        )
-    ),
-    *layer(layers.AdaptiveMaxPooling2D, options(output_size=(3, 13)), skips=False),
     *layer(
-        layers.AdaptiveAveragePooling3D,
-        options(output_size=4),
-        spatial=3,
+        layers.Resizing,
+        options(height=7, width=14),
+        options(height=5, width=4, antialias=True),
+        options(height=7, width=14, interpolation="bicubic"),
+        options(height=5, width=4, interpolation="lanczos5", antialias=True),
         exact=False,
         skips=False,
         float64=False,
     ),
     *layer(
-        layers.AdaptiveMaxPooling3D, options(output_size=4), spatial=3, skips=False, float64=False
+        layers.UpSampling2D,
+        options(size=2, interpolation="bicubic"),
+        options(size=(3, 2), interpolation="lanczos3"),
+        exact=False,
+        float64=False,
     ),
+]
+
+ADAPTIVE = [
+    *of_rank(
+        "AdaptiveAveragePoolingND",
+        options(output_size=4),
+        options(output_size=7),
+        exact=False,
+        skips=False,
+    ),
+    *layer(layers.AdaptiveAveragePooling2D, options(output_size=(3, 13)), exact=False, skips=False),
+    *of_rank("AdaptiveMaxPoolingND", options(output_size=4), options(output_size=7), skips=False),
+    *layer(layers.AdaptiveMaxPooling2D, options(output_size=(3, 13)), skips=False),
 ]
 """Adaptive pooling; TensorFlow has that of volumes in float32 only."""
 
@@ -611,8 +608,6 @@ SELECTION: list[Case] = [
 ]
 """Cases of operations that copy pixels."""
 
-MATRIX = np.random.default_rng(0).integers(-3, 4, (CHANNELS, 3)).astype("float32")
-
 
 def _kernel(*shape: int) -> np.ndarray:
     return np.random.default_rng(4).integers(-1, 2, shape).astype("float32")
@@ -677,6 +672,8 @@ WINDOWED: list[Case] = [
     ),
 ]
 """Cases of operations with a window."""
+
+MATRIX = np.random.default_rng(0).integers(-3, 4, (CHANNELS, 3)).astype("float32")
 
 OPERATIONS: list[Case] = [
     operation("softmax", lambda x: ops.softmax(x), exact=False),

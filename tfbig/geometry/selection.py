@@ -44,7 +44,7 @@ class Mirror:
                 f"an axis of {size} pixels is padded by ({self.before}, {self.after}) of its own; expected at most "
                 f"{most} on each side. Use a larger image, or pad less."
             )
-        return self.length(size)
+        return size + self.before + self.after
 
     def length(self, size: Any) -> Any:
         """Return the output length, unchecked, for an integer or tensor."""

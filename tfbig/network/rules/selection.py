@@ -124,7 +124,7 @@ def pad(call: Call) -> int:
     if mode not in ("reflect", "symmetric"):
         call.refuse(f"has mode='{mode}'; expected 'constant', 'reflect' or 'symmetric'.")
     edge, (*amounts, channels) = mode == "symmetric", widths[1:]
-    axes = [SAME if a == (0, 0) else Mirror(a[0], a[1], edge) for a in amounts]
+    axes = [Mirror(a, b, edge) if a or b else SAME for a, b in amounts]
     graph_axes = call.graph.to_graph_order(axes)
 
     def run(x: tf.Tensor, strip: kernels.Strip) -> tf.Tensor:
