@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfbig.errors import UnsupportedLayerError
-from tfbig.network import instances, rules, user_code
+from tfbig.network import blocks, instances, rules
 from tfbig.network.graph import Graph
 from tfbig.network.rules.nodes import cast
 from tfbig.system import keras_internals
@@ -24,7 +24,7 @@ def read(
     input_dtypes: list[str] | None = None,
     order: tuple[int, ...] | None = None,
 ) -> Graph:
-    """Read a functional or Sequential model into a graph.
+    """Read a model into a graph.
 
     Args:
         model: A built model; every layer that works on images needs a rule.
@@ -38,9 +38,9 @@ def read(
         model, in their order, so that gradients by weight are those that an optimizer expects.
 
     Raises:
-        UnsupportedLayerError: A layer has no rule or is channels-first, or the model is subclassed.
+        UnsupportedLayerError: A layer has no rule or is channels-first, or a `call` cannot be read.
     """
-    functional = as_functional(model)
+    functional = as_functional(model, bool(training))
     graph = Graph(spatial=_spatial(functional, model.name), order=order)
     graph.weights = list(model.trainable_variables)
     values = []
@@ -101,39 +101,83 @@ def _spatial(functional: Any, name: str) -> int:
     return spatial
 
 
-def as_functional(model: keras.Model) -> Any:
+def as_functional(model: keras.Model, training: bool = False) -> Any:
     """Return the functional form of a model.
 
+    Args:
+        model: The model.
+        training: Mode in which a model with a `call` of its own is read.
+
     Raises:
-        UnsupportedLayerError: The model has none.
+        UnsupportedLayerError: The model is not built, or its `call` cannot be read.
     """
-    if user_code.overridden(model, "call"):
-        raise UnsupportedLayerError(
-            f"'{model.name}' ({type(model).__name__}) overrides `call`, so its graph is not what it computes; "
-            "use a plain keras.Model or keras.Sequential."
-        )
+    if blocks.is_own(model):
+        return _read_model(model, training)
     if isinstance(model, keras.Sequential):
         if not model.built:
             raise UnsupportedLayerError(
                 f"Sequential model '{model.name}' is not built; call model.build(input_shape) first."
             )
         return keras_internals.functional_of(model)
-    if keras_internals.has_graph(model):
-        return model
-    raise UnsupportedLayerError(
-        f"'{model.name}' ({type(model).__name__}) is a subclassed model, whose graph is unknown; "
-        "use a functional or Sequential model."
-    )
+    return model
+
+
+def _read_model(model: keras.Model, training: bool) -> blocks.Block:
+    """Return the operations of a model with a `call` of its own, for images of any size if it allows that."""
+    shapes = keras_internals.built_shapes(model)
+    if shapes is None:
+        raise UnsupportedLayerError(
+            f"'{model.name}' ({type(model).__name__}) is not built, so its inputs are unknown; call it on an image, or "
+            "model.build(input_shape), first."
+        )
+    (structure,) = shapes.values() if len(shapes) == 1 else (list(shapes.values()),)
+    known = keras.tree.map_shape_structure(tuple, structure)
+    rank = max(len(shape) for shape in _shapes(known))
+    try:
+        return _read_at(model, known, rank, training)
+    except UnsupportedLayerError:  # it needs a size: that of the images that it was built with
+        return _read_at(model, known, 0, training)
+
+
+def _read_at(model: keras.Model, shapes: Any, free: int, training: bool) -> blocks.Block:
+    """Return the operations of a model for inputs with these shapes; those of rank `free` have any size."""
+
+    def tensor(shape: tuple[int | None, ...]) -> Any:
+        side = [None] * (free - 2) if len(shape) == free else shape[1:-1]
+        return keras.KerasTensor((None, *side, shape[-1]), model.compute_dtype, name="image")
+
+    inputs = keras.tree.map_shape_structure(tensor, shapes)
+    flat = keras.tree.flatten(inputs)
+    slots = keras.tree.pack_sequence_as(inputs, [rules.Slot(i) for i in range(len(flat))])
+    block = blocks.read(model, ((slots,), {}), flat, training)
+    return replace(block, _inputs_struct=inputs)
+
+
+def _shapes(structure: Any) -> list[tuple[int | None, ...]]:
+    """Return the shapes in a structure of shapes."""
+    found: list[tuple[int | None, ...]] = []
+    keras.tree.map_shape_structure(found.append, structure)
+    return found
 
 
 def read_into(graph: Graph, functional: Any, inputs: list[int], training: bool | None) -> list[int]:
     """Add the layers of a model to a graph and return the values of its outputs."""
     value_of = {id(t): v for t, v in zip(functional.inputs, inputs, strict=True)}
+    modes: dict[int, bool] = {}
+    if isinstance(functional, blocks.Block):
+        modes = functional.modes
+        value_of |= {id(t): _weight(graph, t, v) for t, v in functional.weights}
     for node in keras_internals.nodes(functional):
         specs = node.arguments.keras_tensors
         if not node.is_input and all(id(t) in value_of for t in specs):
-            value_of |= read_node(graph, node, value_of, training)
+            value_of |= read_node(graph, node, value_of, modes.get(id(node), training))
     return [value_of[id(t)] for t in functional.outputs]
+
+
+def _weight(graph: Graph, tensor: Any, variable: Any) -> int:
+    """Add a variable as a whole value, in the element type of a Keras tensor."""
+    dtype = keras.backend.standardize_dtype(tensor.dtype)
+    return graph.whole(variable.path, lambda x, w: tf.cast(w[0], dtype), [], [variable])
 
 
 def read_node(
@@ -192,7 +236,8 @@ def read_call(
     images = any(graph.values[v].image for v in values)
     if images and isinstance(layer, instances.Instances):
         return _read_instances(graph, layer, values[0], specs[0], training)
-    if images and isinstance(layer, keras.Model):
+    own = images and _reads_inside(graph, layer, values, kind)
+    if images and isinstance(layer, keras.Model) and not own:
         return read_into(graph, as_functional(layer), list(values), training)
     if images and isinstance(layer, keras.Layer):
         values = [_cast(graph, v, layer.compute_dtype) for v in values]
@@ -205,6 +250,8 @@ def read_call(
             inputs,
             _computed_specs(graph, layer, inputs, specs, outputs, arguments),
         )
+    if own:
+        return _read_inside(graph, layer, values, specs, bool(training), arguments)
     call = rules.Call(
         layer, graph, tuple(values), tuple(specs), tuple(outputs), bool(training), arguments, kind
     )
@@ -217,6 +264,45 @@ def read_call(
         node_kind = (*computation, type(node.op).__name__, node.name.partition("/")[2], step)
         graph.nodes[first + step] = replace(node, kind=node_kind)
     return results
+
+
+def _reads_inside(graph: Graph, layer: Any, values: Sequence[int], kind: type | None) -> bool:
+    """Return whether a layer or model is read by calling it: it has no rule, and no graph of its own."""
+    if not isinstance(layer, keras.Layer) or _holds_instances(graph, values):
+        return False
+    if isinstance(layer, keras.Model):
+        return blocks.is_own(layer)
+    return not rules.has(layer, kind) and not rules.is_augmentation(layer)
+
+
+def _read_inside(
+    graph: Graph,
+    layer: Any,
+    values: Sequence[int],
+    specs: Sequence[Any],
+    training: bool,
+    arguments: Any,
+) -> list[int]:
+    """Add the operations inside a layer or model, as its `call` computes them.
+
+    Raises:
+        UnsupportedLayerError: The `call` cannot be read, or one of the operations cannot run strip by strip.
+    """
+    dtypes = [graph.values[v].dtype or t.dtype for v, t in zip(values, specs, strict=True)]
+    inputs = [keras.KerasTensor(t.shape, d) for t, d in zip(specs, dtypes, strict=True)]
+    try:
+        block = blocks.read(layer, arguments, inputs, training)
+    except UnsupportedLayerError:
+        if blocks.is_own(layer):
+            raise
+        rules.find(layer)  # says what to do in place of a layer of Keras without a rule
+        raise
+    try:
+        return read_into(graph, block, list(values), training)
+    except UnsupportedLayerError as error:
+        raise UnsupportedLayerError(
+            f"inside layer '{layer.name}' ({type(layer).__name__}): {error}"
+        ) from error
 
 
 def _read_instances(

@@ -35,9 +35,9 @@ class TwinModel(xla.Choice, tf_errors.Unwrapped, keras.Model):
         return list(self.twin.layers)
 
     @property
-    def output_names(self) -> list[str]:
-        """Names of the outputs, as in the plain model."""
-        return list(self._functional_twin.output_names)
+    def output_names(self) -> list[str] | None:
+        """Names of the outputs, as in the plain model; None for one with a `call` of its own, as in Keras."""
+        return getattr(self._functional_twin, "output_names", None)
 
     def export(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Export the plain model, which has the same weights and outputs, for serving.

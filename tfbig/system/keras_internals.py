@@ -120,6 +120,90 @@ def nodes(functional: Any) -> Iterator[Any]:
         yield from functional._nodes_by_depth[depth]
 
 
+LISTS_OF_VARIABLES: Final = (
+    "_trainable_variables",
+    "_non_trainable_variables",
+    "_seed_generators",
+    "_layers",
+    "_metrics",
+    "_losses",
+)
+"""Attributes in which a layer keeps what it tracks."""
+
+
+def takes(layer: Any, argument: str) -> bool:
+    """Return whether the `call` of a layer takes an argument that Keras fills in, such as `training`."""
+    return bool(layer._call_has_context_arg.get(argument, False))
+
+
+@contextmanager
+def in_phase(layer: Any, training: bool) -> Iterator[dict[int, list[bool]]]:
+    """Have layers that are called on Keras tensors in a `with` block inherit the mode of a layer around them.
+
+    As everywhere in Keras, a `training` argument of one call holds for the calls after it that have none.
+
+    Yields:
+        The modes of the calls of each layer, in their order, by the `id` of the layer.
+    """
+    outer = get_global_attribute("current_call_ctx")
+    set_global_attribute("current_call_ctx", None)
+    context, symbolic_call = layer._get_call_context(), keras.Layer.symbolic_call
+    context.set_value("training", training)
+    modes: dict[int, list[bool]] = {}
+
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        modes.setdefault(id(self), []).append(bool(context.get_value("training")))
+        return symbolic_call(self, *args, **kwargs)
+
+    keras.Layer.symbolic_call = recorded
+    try:
+        with AutocastScope(None):
+            yield modes
+    finally:
+        keras.Layer.symbolic_call = symbolic_call
+        set_global_attribute("current_call_ctx", outer)
+
+
+@contextmanager
+def without_new_calls(layer: Any) -> Iterator[Callable[[Any], int]]:
+    """Forget the symbolic calls of the layers inside a layer that a `with` block makes.
+
+    Yields:
+        Function from a call in the block to its number among those of the same layer.
+    """
+    counts = {
+        id(each): (each, len(each._inbound_nodes), len(each._outbound_nodes))
+        for each in (layer, *inner_layers(layer))
+    }
+
+    def number(call: Any) -> int:
+        first = counts.get(id(call.operation), (None, 0, 0))[1]
+        return call.operation._inbound_nodes.index(call) - first
+
+    try:
+        yield number
+    finally:
+        for each, inbound, outbound in counts.values():
+            del each._inbound_nodes[inbound:]
+            del each._outbound_nodes[outbound:]
+
+
+def built_shapes(model: keras.Model) -> dict[str, Any] | None:
+    """Return the shapes that a model was built for, by argument; None if it is not built."""
+    return model._build_shapes_dict if model.built else None
+
+
+def is_used(tensor: Any) -> bool:
+    """Return whether a layer or operation was called on a Keras tensor."""
+    return hasattr(tensor, "_keras_history")
+
+
+def producer_of(tensor: Any) -> Any:
+    """Return the call that computes a Keras tensor; None for an input."""
+    operation, index, _ = getattr(tensor, "_keras_history", (None, 0, 0))
+    return operation and operation._inbound_nodes[index]
+
+
 def input_structure(functional: Any) -> Any:
     """Return the inputs of a functional model in the structure that it was created with."""
     return functional._inputs_struct

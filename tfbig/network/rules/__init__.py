@@ -21,7 +21,7 @@ from tfbig.network.rules import (
 )
 from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.constant_images import apply, on_whole_values
-from tfbig.network.rules.registry import RULES, Rule, find, rule
+from tfbig.network.rules.registry import RULES, Rule, find, has, is_augmentation, rule
 
 __all__ = [
     "RULES",
@@ -34,6 +34,8 @@ __all__ = [
     "constant_images",
     "convolutions",
     "find",
+    "has",
+    "is_augmentation",
     "noise",
     "normalisation",
     "on_whole_values",

@@ -120,15 +120,28 @@ def find(layer: Any, kind: type | None = None) -> Rule:
     Raises:
         UnsupportedLayerError: No class of the layer has a rule, or a subclass computes something else.
     """
-    name = type(layer).__name__
-    for base in (kind or type(layer)).__mro__:
+    found = _of_class(kind or type(layer))
+    if found is None:
+        raise UnsupportedLayerError(
+            f"layer '{layer.name}' ({type(layer).__name__}) has no rule, so it cannot run strip by strip. "
+            f"{_advice(layer)}"
+        )
+    return found
+
+
+def has(layer: Any, kind: type | None = None) -> bool:
+    """Return whether a layer has a rule. Args: as in `find`."""
+    return _of_class(kind or type(layer)) is not None
+
+
+def _of_class(kind: type) -> Rule | None:
+    """Return the rule of a class; None without one, or if a subclass computes something else."""
+    for base in kind.__mro__:
         if base in RULES:
             return RULES[base]
         if any(hook in vars(base) for hook in HOOKS) and "twin_call" not in vars(base):
             break
-    raise UnsupportedLayerError(
-        f"layer '{layer.name}' ({name}) has no rule, so it cannot run strip by strip. {_advice(layer)}"
-    )
+    return None
 
 
 def _advice(layer: Any) -> str:

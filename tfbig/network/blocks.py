@@ -1,0 +1,189 @@
+"""Reading a layer or model of one's own by calling it on symbolic tensors.
+
+A layer whose `call` only uses Keras layers, `keras.ops` and its weights needs no rule: called on tensors without values,
+it records the operations that it would compute, and these are read instead. Its own weights take part as symbolic
+tensors too, so that what it computes from them is recorded and has gradients.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from traceback import extract_tb
+from typing import Any
+
+import keras
+
+from tfbig.errors import UnsupportedLayerError
+from tfbig.network import user_code
+from tfbig.network.rules.call import Slot
+from tfbig.system import keras_internals
+
+OF_KERAS = ("keras", "tensorflow", "tfbig")
+"""Packages whose lines are not those of the user."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """The operations inside a layer or model, in the form of a functional model.
+
+    Args:
+        name: Name of the layer.
+        inputs: Keras tensors of the inputs.
+        outputs: Keras tensors of the outputs.
+        weights: `(Keras tensor, variable)` for each of its own weights that it uses.
+        modes: Whether each call of a layer inside runs in training mode, by the `id` of the call.
+    """
+
+    name: str
+    inputs: list[Any]
+    outputs: list[Any]
+    weights: list[tuple[Any, Any]]
+    modes: dict[int, bool]
+    _inputs_struct: Any
+    _outputs_struct: Any
+    _nodes_by_depth: dict[int, list[Any]]  # the names are those of `keras.Model`
+
+
+def read(layer: Any, arguments: Any, inputs: Sequence[Any], training: bool) -> Block:
+    """Return the operations inside a layer or model.
+
+    Args:
+        layer: The layer, which is built.
+        arguments: `(args, kwargs)` of its call, with a `Slot` for every tensor.
+        inputs: Keras tensors, `inputs[i]` for `Slot(i)`, in the element type that the layer computes in.
+        training: Whether the layer runs in training mode.
+
+    Raises:
+        UnsupportedLayerError: Its `call` needs values, or uses other functions than those of Keras.
+    """
+    args, kwargs = keras.tree.map_structure(
+        lambda a: inputs[a.position] if isinstance(a, Slot) else a, arguments
+    )
+    if keras_internals.takes(layer, "training"):
+        kwargs = {**kwargs, "training": training}
+    with (
+        _symbolic_weights(layer) as weights,
+        keras_internals.without_new_calls(layer) as number,
+        keras_internals.in_phase(layer, training) as modes,
+    ):
+        try:
+            outputs = layer.call(*args, **kwargs)
+        except Exception as error:  # the code of the user may raise anything
+            raise _unreadable(layer, error) from error
+        flat = keras.tree.flatten(outputs)
+        _check_outputs(layer, flat)
+        used = [(t, v) for t, v in weights if keras_internals.is_used(t)]
+        calls = _calls_between({id(t) for t in (*inputs, *(t for t, _ in used))}, flat)
+        of_calls = {
+            id(call): modes[id(call.operation)][number(call)]
+            for call in calls
+            if id(call.operation) in modes
+        }
+    structure = inputs[0] if len(inputs) == 1 else list(inputs)
+    return Block(layer.name, list(inputs), flat, used, of_calls, structure, outputs, {0: calls})
+
+
+def _check_outputs(layer: Any, outputs: Sequence[Any]) -> None:
+    """Raise if a layer returns anything but Keras tensors.
+
+    Raises:
+        UnsupportedLayerError: It does.
+    """
+    if not outputs or not all(isinstance(t, keras.KerasTensor) for t in outputs):
+        found = ", ".join(type(t).__name__ for t in outputs) or "nothing"
+        raise UnsupportedLayerError(
+            f"layer '{layer.name}' ({type(layer).__name__}) returns {found} where its inputs are symbolic; expected "
+            "tensors that it computes from its inputs with Keras layers and keras.ops."
+        )
+
+
+def _calls_between(known: set[int], outputs: Sequence[Any]) -> list[Any]:
+    """Return the calls that compute Keras tensors from those with an `id` in `known`, in topological order."""
+    ordered: dict[int, Any] = {}
+    waiting = [keras_internals.producer_of(t) for t in outputs if id(t) not in known]
+    while waiting:
+        call = waiting[-1]
+        tensors = call.arguments.keras_tensors
+        sources = [keras_internals.producer_of(t) for t in tensors if id(t) not in known]
+        missing = [source for source in sources if id(source) not in ordered]
+        if missing:
+            waiting.extend(missing)
+        else:
+            ordered[id(waiting.pop())] = call
+    return list(ordered.values())
+
+
+@contextmanager
+def _symbolic_weights(layer: Any) -> Iterator[list[tuple[Any, Any]]]:
+    """Replace the variables that are attributes of a layer by Keras tensors in a `with` block, and yield both."""
+    pairs: list[tuple[Any, Any]] = []
+
+    def symbolic(variable: Any) -> Any:
+        if not isinstance(variable, keras.Variable):
+            return variable
+        for tensor, known in pairs:
+            if known is variable:
+                return tensor
+        computes = layer.autocast and keras.backend.is_float_dtype(variable.dtype)
+        dtype = layer.compute_dtype if computes else variable.dtype
+        pairs.append((keras.KerasTensor(variable.shape, dtype, name=variable.name), variable))
+        return pairs[-1][0]
+
+    attributes = vars(layer)
+    replaced = {
+        name: value
+        for name, value in attributes.items()
+        if name not in keras_internals.LISTS_OF_VARIABLES and _holds_variables(value)
+    }
+    try:
+        for name, value in replaced.items():
+            attributes[name] = _mapped(symbolic, value)
+        yield pairs
+    finally:
+        attributes.update(replaced)
+
+
+def _holds_variables(value: Any) -> bool:
+    """Return whether an attribute is a variable, or a list or dict of variables."""
+    if isinstance(value, dict):
+        return any(map(_holds_variables, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_variables, value))
+    return isinstance(value, keras.Variable)
+
+
+def _mapped(function: Any, value: Any) -> Any:
+    """Return a function of each item of nested lists, tuples and dicts."""
+    if isinstance(value, dict):
+        return {key: _mapped(function, item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_mapped(function, item) for item in value]
+    return function(value)
+
+
+def _unreadable(layer: Any, error: Exception) -> UnsupportedLayerError:
+    """Return the error of a layer that cannot be called on symbolic tensors, with the line that is to blame."""
+    own = [
+        frame
+        for frame in extract_tb(error.__traceback__)
+        if not any(f"/{package}/" in frame.filename for package in OF_KERAS)
+    ]
+    place = ""
+    if own:
+        last = own[-1]
+        line = linecache.getline(last.filename, last.lineno or 0).strip()
+        place = f", in line {last.lineno} of {last.filename}, `{line}`"
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return UnsupportedLayerError(
+        f"layer '{layer.name}' ({type(layer).__name__}) has no rule and cannot be read by calling it on symbolic "
+        f"tensors{place}: {reason[:300]} Use Keras layers and keras.ops only, decide by static shapes and `training` "
+        "only, or add a rule with @tfbig.rule, see help(tfbig.rule)."
+    )
+
+
+def is_own(layer: Any) -> bool:
+    """Return whether a layer or model computes what the user wrote in `call`."""
+    return isinstance(layer, keras.Layer) and user_code.overridden(layer, "call") is not None
