@@ -7,7 +7,7 @@ budget, and training or inference. Measured is the peak of the resident memory w
 three times, above that of the compiled model with its optimizer; `Plan.peak_bytes` is the projection. Memory that the
 process had freed before is returned to the system first, so that steps do not reuse it unnoticed. `files` is what the
 pages of files grew by: if it is far below zero, the system was short of memory and took them back, and the measurement
-is too low. `--fixed` measures images so small that nothing but the fixed part is left.
+is too low. `--fixed` measures images so small that nothing but the fixed part is left, `--plain` images that run in plain Keras.
 
 The budgets: `large` is the default; `least` has the fewest bytes for strips with which a plan is found (in steps of a
 tenth), and 0.5, 0.7 or 0.85 of the bytes for stores, the first with which one is found; `medium` has the geometric mean
@@ -55,6 +55,27 @@ SIZES: dict[str, tuple[str, ...]] = {
 }
 """Rows and columns of the images of each network; instances, and rows and columns of each, of the bags of `mil`."""
 
+PLAIN: dict[str, tuple[str, ...]] = {
+    "MobileNetV2": ("96x96", "288x288", "544x480"),
+    "MobileNetV3Small": ("96x96", "416x352"),
+    "EfficientNetB0": ("96x96", "352x416"),
+    "EfficientNetB1": ("448x448",),
+    "EfficientNetV2B0": ("96x96", "416x352"),
+    "ResNet50": ("96x96", "416x352"),
+    "VGG16": ("96x96", "320x288"),
+    "DenseNet121": ("96x96", "320x352"),
+    "DenseNet169": ("256x320",),
+    "Xception": ("96x96", "352x320"),
+    "InceptionV3": ("96x96", "400x352"),
+    "ConvNeXtTiny": ("96x96", "256x320"),
+    "ResNet50V2": ("288x352",),
+    "ResNet101": ("224x256",),
+    "VGG19": ("224x160",),
+    "NASNetMobile": ("224x224",),
+    "MobileNet": ("320x256",),
+}
+"""Rows and columns of images that run in plain Keras, where `plain_if_small` allows it."""
+
 FIXED_SIZE = {"mil": "2x32", "Xception": "75x75", "InceptionV3": "75x75"}
 """The smallest images that a network accepts, where 64 x 64 is not enough."""
 
@@ -68,29 +89,33 @@ def main() -> None:
         words = [__file__, "--only", network, size, budget, kind]
         figures = report.in_own_process(words)
         name = f"{network} {budget} {kind}"
-        case = "plan_holds fixed" if arguments.fixed else "plan_holds"
+        kinds = {"fixed": arguments.fixed, "plain": arguments.plain}
+        case = " ".join(["plan_holds", *(name for name, chosen in kinds.items() if chosen)])
         print(report.line(case, [int(n) for n in size.split("x")], way=name, **figures))
         sys.stdout.flush()
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str, str]]:
     """Yield network, size, budget and kind of each case."""
-    for network in arguments.networks:
-        sizes = [FIXED_SIZE.get(network, "64x64")] if arguments.fixed else SIZES[network]
+    known = PLAIN if arguments.plain else SIZES
+    budgets = ["plain"] if arguments.plain else ["large"] if arguments.fixed else arguments.budgets
+    for network in arguments.networks or known:
+        sizes = [FIXED_SIZE.get(network, "64x64")] if arguments.fixed else known[network]
         for size in arguments.sizes or sizes:
             for kind in arguments.kinds:
-                for budget in ["large"] if arguments.fixed else arguments.budgets:
+                for budget in budgets:
                     yield network, size, budget, kind
 
 
 def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--networks", nargs="+", default=list(SIZES), choices=list(SIZES))
+    parser.add_argument("--networks", nargs="+", choices=list(SIZES | PLAIN), help="Default: all")
     parser.add_argument("--sizes", nargs="+", help="such as 224x224. Default: small and large")
     parser.add_argument("--budgets", nargs="+", default=list(BUDGETS), choices=BUDGETS)
     parser.add_argument("--kinds", nargs="+", default=["training"], choices=KINDS)
     parser.add_argument("--fixed", action="store_true", help="the smallest images")
+    parser.add_argument("--plain", action="store_true", help="images that run in plain Keras")
     parser.add_argument("--only", nargs=4, help="one case, in this process")
     return parser.parse_args(words)
 

@@ -223,6 +223,25 @@ def planned(lines: list[Line]) -> str:
     return table(["network", "images", "large", "medium", "least"], rows)
 
 
+def planned_plain(lines: list[Line]) -> str:
+    """Return measured memory of steps in plain Keras, divided by that of the plan."""
+    found = {
+        (*line["way"].split()[::2], *line["size"]): f"{line['ratio']:.2f}"
+        for line in lines
+        if line["case"] == "plan_holds plain"
+    }
+    titles = {short: name for name, short in PLANNED.items()}
+    rows = [
+        [
+            titles.get(network, network),
+            f"{height} x {width}",
+            *(found.get((network, kind, height, width), "-") for kind in ("training", "inference")),
+        ]
+        for network, height, width in dict.fromkeys((n, *size) for n, _, *size in found)
+    ]
+    return table(["network", "images", "training", "inference"], rows)
+
+
 def end_to_end(lines: list[Line]) -> str:
     """Return the AUC of four ways to learn labels of images, and the steps that each took."""
     rows = []
@@ -296,6 +315,7 @@ TABLES: dict[str, Callable[[list[Line]], str]] = {
     "background": background,
     "tissue": tissue,
     "plan holds": planned,
+    "plain plan holds": planned_plain,
     "kept": kept,
     "end to end": end_to_end,
     "encoder parity": encoder_parity,

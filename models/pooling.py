@@ -280,7 +280,7 @@ class ABMIL(Aggregator):
         return super().get_config() | own
 
 
-@keras.saving.register_keras_serializable(PACKAGE)
+@keras.saving.register_keras_serializable(PACKAGE, name="AttentionGate")
 class Gate(layers.Layer):
     """Attention logits of instances, before the softmax: `[N, n, d]` to `[N, n]`, in float32 or float64.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -54,3 +56,24 @@ def test_examples_run(
     for test in examples(name):
         runner.run(test, clear_globs=False)
     assert runner.failures == 0, capsys.readouterr().out
+
+
+SOURCES = sorted(Path(str(tfbig.__file__)).parent.glob("**/*.py")) + sorted(
+    (Path(str(tfbig.__file__)).parent / "models").glob("*.py")
+)
+
+
+def test_arguments_are_described_in_words() -> None:
+    """A renamed class must not have gone through prose, as in "size: PatchReader of each image"."""
+    trees = {path: list(ast.walk(ast.parse(path.read_text(encoding="utf-8")))) for path in SOURCES}
+    classes = {n.name for nodes in trees.values() for n in nodes if isinstance(n, ast.ClassDef)}
+    compound = {name for name in classes if re.search("[a-z][A-Z]", name)}
+    assert "PatchReader" in compound
+    found = []
+    for path, nodes in trees.items():
+        for node in nodes:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Module):
+                text = ast.get_docstring(node) or ""
+                begins = re.findall(r"^\s*(\w+): ([A-Z]\w+) [a-z]", text, re.MULTILINE)
+                found += [f"{path.name}: {name}: {w}" for name, w in begins if w in compound]
+    assert not found

@@ -14,6 +14,8 @@ CASES = [
     ("unet", 8192, "256MB"),
     ("chain", 1024, "16MB"),
     ("chain", 1536, "256MB"),
+    ("frozen", 1024, "16MB"),
+    ("frozen", 1536, "256MB"),
     ("segmentation", 1024, "16MB"),
     ("segmentation", 2048, "256MB"),
 ]

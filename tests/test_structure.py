@@ -94,8 +94,23 @@ def test_modules_of_a_package_import_one_way() -> None:
 
 def test_the_order_of_the_engine() -> None:
     level = levels(package_graph())
-    order = ["geometry", "network", "plan", "stores", "engine", "streaming", "mil", "", "cli"]
+    order = ["geometry", "network", "plan", "engine", "streaming", "mil", "", "cli"]
     assert [level[name] for name in order] == sorted({level[name] for name in order})
+    assert level["stores"] < level["engine"]
+
+
+@pytest.mark.parametrize(
+    ("package", "others"),
+    [
+        ("plan", {"stores", "engine"}),
+        ("stores", {"network", "plan", "engine"}),
+        ("training", {"results", "mil", "patchgd", "cli"}),
+        ("results", {"training", "cli"}),
+    ],
+)
+def test_neighbours_know_nothing_of_each_other(package: str, others: set[str]) -> None:
+    """Plans and stores meet in the engine, and training and results in the command line."""
+    assert not reached_packages(package) & others
 
 
 def test_only_the_command_line_imports_models() -> None:
@@ -119,11 +134,16 @@ def test_nobody_imports_models_by_its_folder() -> None:
     "package", ["sources", "tissue", "results", "metrics", "models", "survival"]
 )
 def test_slides_and_results_know_no_engine(package: str) -> None:
+    assert not reached_packages(package) & ENGINE
+
+
+def reached_packages(package: str) -> set[str]:
+    """Return the packages that a package imports, directly or not."""
     graph, waiting, below = package_graph(), [package], set()
     while waiting:
         waiting += (new := graph[waiting.pop()] - below)
         below |= new
-    assert not below & ENGINE
+    return below
 
 
 @every_module

@@ -10,6 +10,13 @@ ITEMSIZE |= {"int32": 4, "float32": 4, "int64": 8, "float64": 8}
 
 WORD = 8
 """Bytes of a word, of which rows of images on an accelerator consist."""
+ALIGNMENT = 64
+"""Bytes; TensorFlow copies an array of host memory that starts at an address that is no multiple."""
+
+
+def aligned(size: int) -> int:
+    """Return the bytes that an array of `size` bytes occupies: whole alignments, and at least one."""
+    return max(-(-size // ALIGNMENT), 1) * ALIGNMENT
 
 
 def itemsize(dtype: str | None) -> int:

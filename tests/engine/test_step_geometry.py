@@ -31,7 +31,7 @@ def geometry_of(planner: Planner, *shapes: tuple[int, ...]) -> dict[str, np.ndar
     @tf.function
     def trace(*images: tf.Tensor) -> dict[str, tf.Tensor]:
         named = dict(zip(planner.graph.inputs, images, strict=True))
-        geometry = step_geometry.trace(planner, ".", named, layout)
+        geometry = step_geometry.trace(planner, ".", named, layout, frozenset())
         return {
             **{key: getattr(geometry, key) for key in ("shapes", "batch", "extents", "places")},
             "table": geometry.tables[0],
@@ -51,7 +51,10 @@ def test_shapes_of_images_on_the_device(keeps: bool) -> None:
     @tf.function
     def trace(*images: tf.Tensor) -> list[list[tf.Tensor]]:
         named = dict(zip(planner.graph.inputs, images, strict=True))
-        return [list(each) for each in step_geometry.trace(planner, ".", named, layout).buffers]
+        return [
+            list(each)
+            for each in step_geometry.trace(planner, ".", named, layout, frozenset()).buffers
+        ]
 
     buffers = trace(tf.zeros((2, 10, 5, 1)), tf.zeros((2, 10, 5, 2)))
     assert len(buffers) == (len(planner.graph.values) if keeps else 0)
@@ -67,7 +70,7 @@ def test_geometry_of_two_images() -> None:
     planner = planner_of_addition()
     geometry = geometry_of(planner, (2, 10, 5, 1), (2, 10, 5, 2))
     sizes = dict.fromkeys(planner.graph.inputs, (10, 5))
-    plan = planner.plan(2, sizes, planner.prepared.straight)
+    plan = planner.plan(2, sizes, planner.prepared.straight, learned=frozenset())
     assert geometry["batch"] == 2
     for value in planner.graph.inputs:
         assert geometry["extents"][value].tolist() == [10, 5]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tfbig.ops import autodiff
@@ -69,3 +71,11 @@ def test_sum_seeds() -> None:
     assert [int(image[0]) for image in with_seed] == [1, 3]
     np.testing.assert_array_equal(sums[0], [11, 1])
     np.testing.assert_array_equal(sums[1], [5, 5])
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("relu", 0), ("sigmoid", 0), ("hard_sigmoid", 1), ("gelu", 4)]
+)
+def test_waiting_tensors(name: str, count: int) -> None:
+    """Hard sigmoid keeps what it clips; GELU its factors and their inputs; ReLU reads its output."""
+    assert autodiff.waiting_tensors(getattr(keras.activations, name)) == count

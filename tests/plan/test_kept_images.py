@@ -42,9 +42,9 @@ def test_kept_images_have_the_type_of_the_layers() -> None:
     """They are not narrowed."""
     graph = deep_graph(2)
     planner = make_planner(graph, PLENTY, store="bfloat16", keeps=True)
-    problem = planner._problem(1, squares(graph, 64), planner.limits)
+    problem = planner._problem(1, squares(graph, 64))
     plan = Pricing(problem).price(planner.prepared.straight, PLENTY)
-    whole = kept_images.keep_all(planner.prepared, plan)
+    whole = kept_images.keep_all(problem, plan)
     inner = {v for sweep in plan.sweeps for v in sweep.writes}.difference(graph.outputs)
     assert whole.layout.kept == inner
     for value in inner:
@@ -71,10 +71,10 @@ def test_layout_for_one_strip() -> None:
 def test_device_bytes_are_the_most_of_strips_and_kept_images_at_a_moment() -> None:
     graph = deep_graph(2)
     planner = make_planner(graph, PLENTY, keeps=True)
-    problem = planner._problem(1, squares(graph, 64), planner.limits)
+    problem = planner._problem(1, squares(graph, 64))
     plan = Pricing(problem).price(planner.prepared.straight, PLENTY)
-    assert kept_images.keep(planner.prepared, plan, frozenset()) is plan
-    whole = kept_images.keep_all(planner.prepared, plan)
+    assert kept_images.keep(problem, plan, frozenset()) is plan
+    whole = kept_images.keep_all(problem, plan)
     strips = max(c.strip_bytes for c in plan.costs)
     images = sum(whole.image_bytes[s.value] for s in whole.timeline.spans)
     assert strips < whole.projected.device <= strips + images
@@ -99,16 +99,16 @@ def test_no_plan_is_faster_than_the_least_seconds(share: float, host: float) -> 
     planner = make_planner(
         graph, device, int(host * stored), rates=rates, keeps=True, disk_bytes=PLENTY
     )
-    problem = planner._problem(1, sizes, planner.limits)
+    problem = planner._problem(1, sizes)
     plan = Pricing(problem).price(planner.prepared.straight, device // 2)
     least = kept_images._least_seconds(plan, device - kept_images._strip_bytes(plan))
     assert 0 < kept_images._least_seconds(plan, device) <= least
-    whole = kept_images.keep_all(planner.prepared, plan)
+    whole = kept_images.keep_all(problem, plan)
     images = sorted(whole.layout.kept)
     fastest = inf
     for order in ([], images, images[::-1], images[::2], images[1::2]):
         kept = kept_images._fitting(whole, order)
-        placed = placement.fit(kept_images.keep(planner.prepared, plan, kept))
+        placed = placement.fit(kept_images.keep(problem, plan, kept))
         if placed is not None:
             assert placed.projected.device <= device
             assert least <= placed.seconds
@@ -125,7 +125,7 @@ def test_lower_strips_are_tried_beside_the_workspace_of_a_gpu() -> None:
     """What is left for strips is divided, not what kernels need besides: a sixteenth of the device is all for them."""
     graph = deep_graph(2)
     planner = make_planner(graph, 2**24, keeps=True, gpu=True)
-    problem = planner._problem(1, squares(graph, 256), planner.limits)
+    problem = planner._problem(1, squares(graph, 256))
     heights = list(search._heights(Pricing(problem), planner.prepared.straight))
     assert len(heights) == 1 + len(search.LOWER)
     workspace = planner.limits.workspace
@@ -138,8 +138,8 @@ def test_lower_strips_are_tried_beside_the_workspace_of_a_gpu() -> None:
 def test_truth_values_are_not_kept() -> None:
     graph = deep_graph.__wrapped__(2)  # one of its own, which is changed
     planner = make_planner(graph, PLENTY, keeps=True)
-    problem = planner._problem(1, squares(graph, 64), planner.limits)
+    problem = planner._problem(1, squares(graph, 64))
     plan = Pricing(problem).price(planner.prepared.straight, PLENTY)
     first = plan.sweeps[0].writes[0]
     graph.values[first] = replace(graph.values[first], dtype="bool")
-    assert first not in kept_images.keep_all(planner.prepared, plan).layout.kept
+    assert first not in kept_images.keep_all(problem, plan).layout.kept

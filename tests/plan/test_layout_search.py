@@ -10,6 +10,7 @@ import pytest
 from graphs import conv, deep_graph, for_examples, image, make_planner, mse, squares, written
 from hypothesis import strategies as st
 
+from tfbig.network.graph import values_with_gradient
 from tfbig.plan import layout_search
 from tfbig.plan.layout_search import to_spill
 from tfbig.plan.lifetimes import Moment, Timeline
@@ -60,7 +61,12 @@ def test_family() -> None:
     stored = {v: 4 * prod(e) for v, e in graph.extents(squares(graph, 64)).items()}
     families = list(
         layout_search.families_storing_less(
-            graph, frozenset(), stored, lambda replay: len(replay.nodes), lambda node: 1
+            graph,
+            frozenset(),
+            stored,
+            lambda replay: len(replay.nodes),
+            lambda node: 1,
+            values_with_gradient(graph, graph.trained),
         )
     )
     longest = max(families, key=lambda family: len(family.replays))

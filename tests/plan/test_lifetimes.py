@@ -19,6 +19,7 @@ from graphs import (
     dice,
     events,
     for_examples,
+    frozen,
     image,
     make_planner,
     mse,
@@ -32,11 +33,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from keras import layers
 
-from tfbig.network.graph import Graph
+from tfbig.network.graph import Graph, values_with_gradient
 from tfbig.plan import replay_segments
 from tfbig.plan.cost import bytes_of
-from tfbig.plan.lifetimes import ALIGNMENT, Moment, Timeline, place, top
+from tfbig.plan.lifetimes import Moment, Timeline, place, top
 from tfbig.plan.sweeps import Layout, Store, foldable
+from tfbig.units import ALIGNMENT
 
 
 def trace(graph: Graph, unit: int, training: bool = True) -> str:
@@ -178,7 +180,7 @@ def test_timeline_of_replay() -> None:
 
 @for_examples(cases(), st.booleans())
 def test_timeline_of_random_graphs(case: Case, training: bool) -> None:
-    """A store exists until its last reader has ended.
+    """A store exists until its last reader has ended, where the gradient of the input is needed too.
 
     Forward sweep p is at time p, backward sweep p at 2 * n - 1 - p. An image is stored from its forward sweep to its
     backward sweep (until before it, if only its moments needed the image), its gradient from the backward sweep of its
@@ -201,11 +203,64 @@ def test_timeline_of_random_graphs(case: Case, training: bool) -> None:
             else:
                 last = count - 1 if value in graph.outputs else max(readers)
                 live[sweep.index : last + 1] += size
-    moments = events(planner, {0: case.extents[0]})
+    learned = values_with_gradient(graph, (), [0])
+    moments = events(planner, {0: case.extents[0]}, learned=learned)
     assert [n for _, n in moments] == live[: len(moments)].tolist()
     forward = [f"forward {p}" for p in range(count)]
     backward = [f"backward {p}" for p in reversed(range(count))]
     assert [what for what, _ in moments] == (forward + backward if training else forward)
+
+
+@for_examples(cases())
+def test_timeline_of_frozen_graphs(case: Case) -> None:
+    """A training step in which nothing needs a gradient is a prediction."""
+    sizes = {0: case.extents[0]}
+    planner, predicts = (make_planner(case.graph, PLENTY, training=t) for t in (True, False))
+    assert events(planner, sizes, learned=frozenset()) == events(predicts, sizes)
+
+
+def test_timeline_of_frozen_layer() -> None:
+    """Without a gradient of conv1, of 4 units, and without a backward pass of its sweep."""
+    graph = mse(frozen(chain(), "conv1"))
+    assert trace(graph, 256) == dedent("""
+        forward 0: 4
+        forward 1: 20
+        both 2: 36
+        backward 1: 20
+        """)
+
+
+def normalised(blocks: int) -> keras.Model:
+    """Convolutions of 4 units, each with a GroupNormalization, which is a barrier even if it is frozen."""
+    x = start = image()
+    for n in range(blocks):
+        x = layers.GroupNormalization(1, name=f"norm{n}")(conv(4, f"conv{n}")(x))
+    return keras.Model(start, layers.GlobalAveragePooling2D()(x))
+
+
+def test_timeline_of_frozen_front() -> None:
+    """Of four convolutions of 4 units, two are frozen: conv0 ends with the forward pass, conv1 has no gradient."""
+    graph = read(frozen(normalised(4), "conv0", "norm0", "conv1", "norm1"))
+    assert trace(graph, 256) == dedent("""
+        forward 0: 4
+        forward 1: 8
+        forward 2: 8
+        forward 3: 12
+        forward 4: 12
+        backward 4: 16
+        backward 3: 16
+        backward 2: 8
+        """)
+
+
+def test_gradient_of_the_input_of_a_frozen_graph() -> None:
+    """It needs every image and gradient."""
+    names = ("conv0", "norm0", "conv1", "norm1")
+    plans = []
+    for graph in (read(normalised(2)), read(frozen(normalised(2), *names))):
+        learned = values_with_gradient(graph, (), graph.inputs[:1])
+        plans.append(events(make_planner(graph), squares(graph, 8), learned=learned))
+    assert plans[0] == plans[1]
 
 
 def images(*numbers: int) -> list[Store]:

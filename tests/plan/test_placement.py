@@ -24,7 +24,7 @@ from tfbig.plan.sweeps import Store
 def plan_of(graph: Graph, **limits: Any) -> Plan:
     """The plan of many strips that stores every image, without addresses."""
     planner = make_planner(graph, PLENTY, strip_rows=4, **limits)
-    problem = planner._problem(1, squares(graph, 256), planner.limits)
+    problem = planner._problem(1, squares(graph, 256))
     return Pricing(problem).price(planner.prepared.straight, PLENTY)
 
 

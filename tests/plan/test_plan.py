@@ -11,7 +11,7 @@ from graphs import PLENTY, chain, conv, deep_graph, image, make_planner, mse, re
 from keras import layers
 from samples import FILES
 
-from tfbig.network.graph import Node, Whole
+from tfbig.network.graph import Node, Whole, values_with_gradient
 from tfbig.plan import replay_segments
 from tfbig.plan.lifetimes import timeline
 from tfbig.plan.limits import Limits, Projected
@@ -35,7 +35,7 @@ def test_printed_plan() -> None:
         layout=layout,
         costs=costs,
         replay_costs=(),
-        timeline=timeline(graph, layout, True, True),
+        timeline=timeline(graph, layout, values_with_gradient(graph, graph.trained), True),
         image_bytes=dict.fromkeys(graph.inputs, 2**23) | {first: 32 * 2**20, second: 2**27},
         places={},
         allowed=Limits(2**23),

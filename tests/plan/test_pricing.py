@@ -19,7 +19,7 @@ from tfbig.plan.sweeps import Layout
 def test_layouts_share_costs_of_sweeps() -> None:
     graph = chain_graph()
     planner = make_planner(graph, PLENTY)
-    pricing = Pricing(planner._problem(2, squares(graph, 64), planner.limits))
+    pricing = Pricing(planner._problem(2, squares(graph, 64)))
     first, second = (pricing.price(planner.prepared.straight, PLENTY) for _ in range(2))
     assert all(a is b for a, b in zip(first.costs, second.costs, strict=True))
     assert first == second
@@ -30,7 +30,7 @@ def test_layouts_share_costs_of_sweeps() -> None:
 def test_fewer_bytes_give_more_strips() -> None:
     graph = chain_graph()
     planner = make_planner(graph, PLENTY)
-    pricing = Pricing(planner._problem(1, squares(graph, 256), planner.limits))
+    pricing = Pricing(planner._problem(1, squares(graph, 256)))
     high = pricing.price(planner.prepared.straight, PLENTY)
     low = pricing.price(planner.prepared.straight, high.projected.device // 4)
     assert low.strips > high.strips
@@ -40,7 +40,7 @@ def test_fewer_bytes_give_more_strips() -> None:
 def test_replays_take_fixed_bytes() -> None:
     graph = deep_graph(4)
     planner = make_planner(graph, PLENTY)
-    problem = planner._problem(1, squares(graph, 64), planner.limits)
+    problem = planner._problem(1, squares(graph, 64))
     sweeps = tuple(planner.prepared.straight.sweeps)
     replay = replay_segments.replay(graph, sweeps, (0, 2))
     assert replay is not None

@@ -23,6 +23,17 @@ def test_replay() -> None:
     assert replay_segments.replay(graph, sweeps, (2, 2)) is None
 
 
+def test_replay_of_what_the_backward_pass_reads() -> None:
+    """Other images end with the forward pass in any case."""
+    graph = deep_graph(6)
+    sweeps = schedule(graph)
+    (first,), (second,) = (sweeps[p].writes for p in (1, 2))
+    replay = replay_segments.replay(graph, sweeps, (1, 3), {second})
+    assert replay is not None
+    assert (replay.reads, replay.writes) == ((first,), (second,))
+    assert replay_segments.replay(graph, sweeps, (1, 3), ()) is None
+
+
 def test_last_readers() -> None:
     """The image of each sweep is read by the next one; an output counts as read after the last sweep."""
     graph = deep_graph(3)

@@ -16,10 +16,9 @@ from samples import ROOT
 
 from tfbig import Stopped
 from tfbig.network import keras_reader, losses, phase_layout
-from tfbig.network.graph import Graph
+from tfbig.network.graph import Graph, values_with_gradient
 from tfbig.plan import layout_search
 from tfbig.plan.plan import Rates
-from tfbig.plan.strip_search import images_with_gradient
 from tfbig.plan.sweeps import schedule
 from tfbig.system import progress
 from tfbig.system.budget import DEFAULT_STRIPS
@@ -158,7 +157,8 @@ def test_gigapixel_unet_recomputes_few_rows(gigapixel: Graph) -> None:
 def test_gigapixel_unet_images_without_gradient(gigapixel: Graph) -> None:
     """Images before the first weight have no gradient."""
     images = {v for sweep in schedule(gigapixel) for v in sweep.images}
-    without = {gigapixel.values[v].name for v in images - images_with_gradient(gigapixel)}
+    learned = values_with_gradient(gigapixel, gigapixel.trained)
+    without = {gigapixel.values[v].name for v in images - learned}
     assert without == {
         "image",
         "image/space_to_depth",

@@ -36,8 +36,9 @@ from tfbig.errors import BudgetError
 from tfbig.geometry.windows import partition
 from tfbig.network.graph import AT_ONCE
 from tfbig.plan import strip_search
+from tfbig.plan.limits import KERNEL_ELEMENTS
 from tfbig.plan.planner import Planner
-from tfbig.plan.strip_search import KERNEL_ELEMENTS, Strips, images_with_gradient
+from tfbig.plan.strip_search import Strips
 from tfbig.plan.sweeps import Sweep, schedule
 from tfbig.system.budget import parse_bytes
 
@@ -388,13 +389,3 @@ def test_budget_of_random_graphs(case: Case, device: int, training: bool) -> Non
             assert plan.projected.device <= device
             return
     pytest.fail("every sweep has named its budget, and the largest does not suffice")
-
-
-def test_images_with_gradient() -> None:
-    """Images before the first weight have no gradient."""
-    start = image()
-    x = layers.Rescaling(2.0, name="rescaling")(start)
-    x = layers.ReLU(name="relu")(conv(1, "conv")(x))
-    graph = read(keras.Model(start, x))
-    names = {graph.values[v].name for v in images_with_gradient(graph)}
-    assert names == {"conv/convolution", "relu"}

@@ -2,7 +2,8 @@
 
     python tests/programs/planned_memory.py KIND SIDE DEVICE FOLDER
 
-KIND is `unet`, `chain` or `segmentation`, SIDE the rows of the image, DEVICE the budget, FOLDER a writable folder.
+KIND is `unet`, `chain`, `frozen` (a chain of which only the last block is trained) or `segmentation`, SIDE the rows
+of the image, DEVICE the budget, FOLDER a writable folder.
 """
 
 import json
@@ -32,6 +33,9 @@ else:
     shape = (side, side, 3)
     x = tf.constant(rng.random((1, *shape), np.float32))
     model, loss, y = conv_chain(), "mse", tf.ones((1, 1))
+    if kind == "frozen":
+        for layer in model.layers[:-5]:
+            layer.trainable = False
     if kind == "segmentation":
         image = z = keras.Input((None, None, 3))
         for _ in range(3):

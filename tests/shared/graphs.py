@@ -99,6 +99,13 @@ def deep(blocks: int = 6) -> keras.Model:
     return keras.Model(start, layers.GlobalAveragePooling2D()(x))
 
 
+def frozen(model: keras.Model, *names: str) -> keras.Model:
+    """The model with some of its layers frozen."""
+    for name in names:
+        model.get_layer(name).trainable = False
+    return model
+
+
 def read(model: keras.Model, training: bool = True) -> Graph:
     return keras_reader.read(model, training)
 
@@ -150,10 +157,13 @@ def squares(graph: Graph, side: int) -> dict[int, tuple[int, int]]:
 
 
 def events(
-    planner: Planner, sizes: dict[int, tuple[int, ...]], layout: Layout | None = None
+    planner: Planner,
+    sizes: dict[int, tuple[int, ...]],
+    layout: Layout | None = None,
+    learned: frozenset[int] | None = None,
 ) -> list[tuple[str, int]]:
     """Moments of a step on one image, and the bytes of all stores at each."""
-    plan = planner.plan(1, sizes, layout)
+    plan = planner.plan(1, sizes, layout, learned=learned)
     line = plan.timeline
     live = line.live_bytes(line.spans, plan.image_bytes)
     return [(f"{m.what} {m.sweep}", int(n)) for m, n in zip(line.moments, live, strict=True)]

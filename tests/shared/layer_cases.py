@@ -6,7 +6,7 @@ neither a case here nor a reason in `NOT_ON_IMAGES`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -234,6 +234,25 @@ RESAMPLING = [
     *layer(layers.ZeroPadding3D, options(padding=((1, 2), (0, 3), (2, 0))), spatial=3),
     *of_rank("CroppingND", options(cropping=1)),
     *layer(layers.Cropping2D, options(cropping=((1, 0), (2, 1)))),
+    *layer(layers.CenterCrop, options(height=6, width=5), skips=False),
+    *layer(layers.Resizing, options(height=7, width=14, interpolation="nearest"), skips=False),
+]
+
+ADAPTIVE = [
+    *of_rank(
+        "AdaptiveAveragePoolingND", options(output_size=4), options(output_size=7), exact=False
+    ),
+    *layer(layers.AdaptiveAveragePooling2D, options(output_size=(3, 13)), exact=False),
+    *layer(
+        layers.AdaptiveAveragePooling3D,
+        options(output_size=(3, 2, 4)),
+        options(output_size=(8, 2, 4)),
+        spatial=3,
+        exact=False,
+    ),
+    *of_rank("AdaptiveMaxPoolingND", options(output_size=4), options(output_size=7)),
+    *layer(layers.AdaptiveMaxPooling2D, options(output_size=(3, 13))),
+    *layer(layers.AdaptiveMaxPooling3D, options(output_size=(3, 2, 4)), spatial=3),
 ]
 
 NORMALISATION = [
@@ -459,6 +478,7 @@ LAYERS: list[Case] = [
     *CONVOLUTIONS,
     *POOLING,
     *RESAMPLING,
+    *ADAPTIVE,
     *NORMALISATION,
     *ACTIVATIONS,
     *MERGING,
@@ -521,6 +541,46 @@ ELEMENTWISE: list[Case] = [
     ),
 ]
 """Cases of elementwise operations, which one rule computes."""
+
+
+def _pad(widths: Sequence[tuple[int, int]], *mode: Any, **traits: Any) -> Case:
+    note = ", ".join(map(repr, (tuple(widths), *mode)))
+    return operation("pad", lambda x: ops.pad(x, ((0, 0), *widths), *mode), note, **traits)
+
+
+SELECTION: list[Case] = [
+    operation("get_item", lambda x: x[:, 1:-1, ::2], ":, 1:-1, ::2"),
+    operation("get_item", lambda x: x[:, 2::3, :-2, ::-1], ":, 2::3, :-2, ::-1"),
+    operation("get_item", lambda x: x[:, -7:9, 2:6, 1:3], ":, -7:9, 2:6, 1:3", skips=False),
+    operation("get_item", lambda x: x[:, ::-1], ":, ::-1", skips=False),
+    operation("get_item", lambda x: x[:, 3:, :], ":, 3:, :", spatial=1),
+    operation("get_item", lambda x: x[:, 1:, :-1, ::2], ":, 1:, :-1, ::2", spatial=3),
+    operation("flip", lambda x: ops.flip(x, 1), "1", skips=False),
+    operation("flip", lambda x: ops.flip(x, (2, -1)), "(2, -1)", skips=False),
+    operation("flip", lambda x: ops.flip(x, (1, 2, 3)), "(1, 2, 3)", spatial=3, skips=False),
+    operation("fliplr", ops.fliplr, skips=False),
+    operation("repeat", lambda x: ops.repeat(x, 2, 1), "2, 1"),
+    operation("repeat", lambda x: ops.repeat(x, 3, -2), "3, -2"),
+    operation("repeat", lambda x: ops.repeat(x, 2, -1), "2, -1"),
+    operation("repeat", lambda x: ops.repeat(x, [1, 2, 0, 3], -1), "[1, 2, 0, 3], -1"),
+    operation("repeat", lambda x: ops.repeat(x, 2, 3), "2, 3", spatial=3),
+    operation("tile", lambda x: ops.tile(x, 2), "2"),
+    operation("tile", lambda x: ops.tile(x, (1, 1, 1, 3)), "(1, 1, 1, 3)"),
+    operation("roll", lambda x: ops.roll(x, 1, -1), "1, -1"),
+    _pad(((1, 2), (0, 3), (0, 0))),
+    _pad(((1, 2), (0, 3), (2, 1)), "constant", 2.0),
+    _pad(((13, 0), (0, 12), (0, 0)), "constant", -1),
+    _pad(((1, 2), (0, 3), (0, 0)), "reflect"),
+    _pad(((10, 10), (3, 0), (1, 2)), "reflect"),
+    _pad(((1, 2), (0, 3), (0, 0)), "symmetric"),
+    _pad(((11, 11), (9, 4), (4, 1)), "symmetric"),
+    _pad(((3, 2), (0, 0)), "reflect", spatial=1),
+    _pad(((3, 2), (0, 1), (2, 0), (0, 0)), "reflect", spatial=3),
+    operation("depth_to_space", lambda x: ops.depth_to_space(x, 2), "2"),
+    operation("space_to_depth", lambda x: ops.space_to_depth(x, 2), "2", size=(10, 12)),
+    operation("space_to_depth", lambda x: ops.space_to_depth(x, 3), "3", size=(12, 9)),
+]
+"""Cases of operations that copy pixels."""
 
 MATRIX = np.random.default_rng(0).integers(-3, 4, (CHANNELS, 3)).astype("float32")
 
@@ -641,6 +701,7 @@ OPERATIONS: list[Case] = [
     operation("split", lambda x: ops.split(x, 2, axis=-1), "2, axis=-1"),
     operation("get_item", lambda x: x[..., 1:3], "..., 1:3"),
     operation("get_item", lambda x: x[:, :, :, ::2], ":, :, :, ::2"),
+    *SELECTION,
 ]
 """Cases of other operations."""
 

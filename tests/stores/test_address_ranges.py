@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfbig.plan.lifetimes import ALIGNMENT, aligned
 from tfbig.stores.address_ranges import Ranges
+from tfbig.units import ALIGNMENT, aligned
 
 
 @pytest.mark.parametrize(("size", "parts"), [(0, 1), (1, 1), (ALIGNMENT, 1), (ALIGNMENT + 1, 2)])

@@ -16,8 +16,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tfbig.plan.lifetimes import ALIGNMENT, aligned
 from tfbig.stores.page_pool import Pool, halving
+from tfbig.units import ALIGNMENT, aligned
 
 PAGE = mmap.PAGESIZE
 TAKEN = aligned(1000)

@@ -63,6 +63,39 @@ def test_rematerialise(float64: None, free_traces: None, share: float, blocks: B
     assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
 
 
+def weight_gradients(model: keras.Model, twin: keras.Model, x: tf.Tensor) -> list[tf.Tensor]:
+    """Return the gradients of the trainable weights, but none of the image."""
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.sin(model(x, training=True)))
+    return tape.gradient(loss, [v._value for v in twin.trainable_variables])
+
+
+@pytest.mark.slow
+def test_frozen_layers_need_less(float64: None, free_traces: None) -> None:
+    """A budget that does not do for all layers does if the first blocks are frozen; gradients are the same."""
+    twin = residual(THREE)
+    x = images(2, 61, 47, 3)
+
+    def streamed(host: int | None = None) -> tfbig.StreamedModel:
+        budget = tfbig.Budget(device=800_000, host=host, disk=0)
+        return tfbig.stream(twin, budget, plain_if_small=False)
+
+    front = twin.layers[: 2 * len(twin.layers) // 3]
+    for layer in front:
+        layer.trainable = False
+    free = streamed().plan(x.shape)
+    host = free.total_bytes - free.projected.host // 10
+    big = streamed(host)
+    plan = big.plan(x.shape)
+    assert plan.total_bytes <= host < free.total_bytes
+    actual, expected = (weight_gradients(model, twin, x) for model in (big, twin))
+    assert_same(actual, expected, FLOAT64)
+    for layer in front:
+        layer.trainable = True
+    with pytest.raises(tfbig.BudgetError, match=r"a step needs at least .* but .* are allowed"):
+        streamed(host).plan(x.shape)
+
+
 def stem() -> keras.Model:
     """Return a network whose first image is the largest and is pooled immediately, as in most networks."""
     start = keras.Input((None, None, 3))

@@ -18,7 +18,7 @@ from tfbig.engine.sweep_state import StepState, Structure, SweepTensors
 from tfbig.network.graph import Node
 from tfbig.ops import autodiff
 from tfbig.plan.canonical import Canonical
-from tfbig.plan.sweeps import Sweep, foldable
+from tfbig.plan.sweeps import Sweep, backward_sweeps, foldable
 from tfbig.stores import host_store
 
 
@@ -44,13 +44,13 @@ class BackwardPass:
             before: Whole nodes that run before the first sweep.
             state: State of the step.
         """
+        needed = {each.sweep.index: each for each in backward_sweeps(state.layout, state.learned)}
         for sweep in reversed(sweeps):
             self._wholes_backward(sweep.wholes, state)
-            if not state.learned.intersection(n.output for n in sweep.nodes):
+            if sweep.index not in needed:
                 continue  # everything that it depends on is frozen
-            for replay in state.layout.replays:
-                if replay.index == sweep.index:
-                    self.forward.replay(replay, state)
+            for replay in needed[sweep.index].replays:
+                self.forward.replay(replay, state)
             self.run(sweep, state)
         self._wholes_backward(before, state)
 
@@ -249,7 +249,8 @@ def _whole_backward(node: Node, state: StepState) -> None:
         tape.watch(autodiff.floats((inputs, weights)))
         output = node.op.function(inputs, weights)
     d_inputs, d_weights = autodiff.gradients(tape, output, cotangent, (inputs, weights))
-    _accumulate(state.d_wholes, node.inputs, dict(enumerate(d_inputs)))
+    wanted = {p: d for p, d in enumerate(d_inputs) if node.inputs[p] in state.learned}
+    _accumulate(state.d_wholes, node.inputs, wanted)
     _accumulate(state.d_weights, node.weights, dict(enumerate(d_weights)))
 
 

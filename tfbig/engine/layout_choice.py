@@ -36,12 +36,14 @@ class LayoutChoice:
         self,
         shapes: Mapping[int, tuple[int, ...]],
         backgrounds: Mapping[int, Background] | None = None,
+        learned: frozenset[int] | None = None,
     ) -> Layout:
         """Choose the layout for images of some shapes; an earlier one if it is nearly as fast, to save a trace.
 
         Args:
             shapes: `(N, rows, ..., C)` per input image.
             backgrounds: Background of the input images that have one.
+            learned: As in `Planner.plan`.
 
         Returns:
             The layout.
@@ -51,22 +53,28 @@ class LayoutChoice:
         """
         batch = next(iter(shapes.values()))[0]
         sizes = {v: shape[1:-1] for v, shape in shapes.items()}
-        best = self.planner.plan(batch, sizes, None, backgrounds)
+        best = self.planner.plan(batch, sizes, None, backgrounds, learned)
         self._say_what_is_computed(best)
         for layout in self._chosen:
             with suppress(BudgetError):
-                plan = self.planner.plan(batch, sizes, layout, backgrounds)
+                plan = self.planner.plan(batch, sizes, layout, backgrounds, learned)
                 if plan.seconds <= GOOD_ENOUGH * best.seconds:
                     return layout
         self._chosen.append(best.layout)
         return best.layout
 
-    def for_images(self, images: Mapping[int, tf.Tensor], skips: bool = True) -> Layout:
+    def for_images(
+        self,
+        images: Mapping[int, tf.Tensor],
+        skips: bool = True,
+        learned: frozenset[int] | None = None,
+    ) -> Layout:
         """Choose the layout for eager images.
 
         Args:
             images: Tensor, or string handles `[N]`, per input image.
             skips: Whether background may be skipped; only the sum of its gradient is then known.
+            learned: As in `Planner.plan`.
 
         Returns:
             The layout.
@@ -75,7 +83,7 @@ class LayoutChoice:
             BudgetError: No layout fits.
         """
         shapes = {v: read_ahead.shape_of(t) for v, t in images.items()}
-        return self.for_shapes(shapes, backgrounds.expected(images) if skips else {})
+        return self.for_shapes(shapes, backgrounds.expected(images) if skips else {}, learned)
 
     def is_plain(self, images: Mapping[int, tf.Tensor]) -> bool:
         """Return whether the plain model is to run instead of the program, because it fits.
@@ -119,7 +127,9 @@ class LayoutChoice:
         """Layout forced for the current thread (each replica traces in its own thread)."""
         return getattr(self._forced, "layout", None)
 
-    def while_tracing(self, images: Mapping[int, tf.Tensor]) -> Layout:
+    def while_tracing(
+        self, images: Mapping[int, tf.Tensor], learned: frozenset[int] | None = None
+    ) -> Layout:
         """Choose the layout while tracing, from the sizes that are known.
 
         If all are known, a step that does not fit fails now. If the batch size is not known, images are
@@ -127,6 +137,7 @@ class LayoutChoice:
 
         Args:
             images: Symbolic tensor, or string handles `[N]`, per input image.
+            learned: As in `Planner.plan`.
 
         Returns:
             The layout.
@@ -140,7 +151,7 @@ class LayoutChoice:
         if len(sizes) < len(images) or any(None in size for size in sizes.values()):
             return self.planner.prepared.straight
         batch = next(iter(images.values())).shape[0]
-        layout = self.planner.plan(batch or 1, sizes).layout
+        layout = self.planner.plan(batch or 1, sizes, learned=learned).layout
         if not batch and layout.plain:
             return self.planner.prepared.straight
         return layout if batch else replace(layout.in_one_strip(False), kept=frozenset())

@@ -87,7 +87,7 @@ class Program:
         Returns:
             Graph outputs and the values that its updates need, by value id.
         """
-        return self._in_graph(self._run, inputs, list(weights), tuple(watched), skips=not watched)
+        return self._in_graph(self._run, inputs, list(weights), tuple(watched), watched=watched)
 
     def forward(
         self,
@@ -130,18 +130,12 @@ class Program:
         after = {n.output for s in self.planner.sweeps for n in s.wholes}
         return [n for n in self.graph.nodes if isinstance(n.op, Whole) and n.output not in after]
 
-    @property
-    def _trained(self) -> frozenset[int]:
-        """Positions of the trainable weights that a node uses; the others have no gradient."""
-        used = {w for node in self.graph.nodes for w in node.weights}
-        return frozenset(i for i in used if self.graph.weights[i].trainable)
-
     def _in_graph(
         self,
         function: Callable[..., Any],
         inputs: dict[int, tf.Tensor],
         *others: Any,
-        skips: bool = True,
+        watched: Sequence[int] = (),
     ) -> Any:
         """Call a method inside a graph: stores are changed in place, which eager tensors do not allow.
 
@@ -149,7 +143,8 @@ class Program:
             function: The method.
             inputs: Tensor, or string handles `[N]`, per graph input.
             *others: Further arguments.
-            skips: Whether background may be skipped; only the sum of its gradient is then known.
+            watched: Input images that need a gradient. Background is then not skipped: only the sum of its gradient
+                would be known.
 
         Returns:
             What the method returns.
@@ -157,13 +152,14 @@ class Program:
         if not tf.executing_eagerly():
             with self._calls.on_host():
                 return tf.autograph.experimental.do_not_convert(function)(inputs, *others)
-        layout = self.layouts.for_images(self._images(inputs), skips)
+        learned = values_with_gradient(self.graph, self.graph.trained, watched)
+        layout = self.layouts.for_images(self._images(inputs), not watched, learned)
 
         def run(*arguments: Any) -> Any:
             with self.layouts.using(layout), self._calls.on_host():
                 return function(*arguments)
 
-        key = function, layout, self._trained
+        key = function, layout, learned
         if key not in self._compiled:
             self._compiled[key] = tf.function(run, autograph=False, reduce_retracing=True)
         return traces.call(self._compiled[key], inputs, *others)
@@ -250,15 +246,15 @@ class Program:
     ) -> StepState:
         """Return the state before the first sweep, with the geometry of all sweeps."""
         step_progress.begin_trace()
-        images, trained = self._calls.held_on_host(self._images(inputs)), self._trained
-        layout = self.layouts.while_tracing(images)
+        images, trained = self._calls.held_on_host(self._images(inputs)), self.graph.trained
+        learned = values_with_gradient(self.graph, trained, watched)
+        layout = self.layouts.while_tracing(images, learned)
         geometry = step_geometry.trace(
-            self.planner, self.folder, images, layout, self._calls.devices
+            self.planner, self.folder, images, layout, learned, self._calls.devices
         )
         wholes: dict[int, Structure] = {i: t for i, t in inputs.items() if i not in images}
         extents = geometry.extents
         wholes |= {value: extents[image] for value, image in self.graph.sizes.items()}
-        learned = values_with_gradient(self.graph, trained, watched)
         state = StepState(
             layout,
             geometry,

@@ -77,6 +77,7 @@ def trace(
     folder: str,
     images: Mapping[int, tf.Tensor],
     layout: Layout,
+    learned: frozenset[int],
     devices: Sequence[str | None] = (None,),
 ) -> StepGeometry:
     """Return the geometry of a step, computed in the graph from the shapes of its input images.
@@ -86,6 +87,7 @@ def trace(
         folder: Scratch directory.
         images: Symbolic tensor, or string handles `[N]`, per input image.
         layout: Layout of the step.
+        learned: Values that need a gradient.
         devices: Devices that compute strips; None leaves it to TensorFlow.
 
     Returns:
@@ -100,7 +102,7 @@ def trace(
         _check_shapes(graph, keys, shapes)
         sizes = {k: tuple(map(int, s[1:-1])) for k, s in zip(keys, shapes, strict=True)}
         found = backgrounds.found(dict(zip(keys, contents, strict=True))) if skipping else None
-        plan = planner.plan(int(shapes[0][0]), sizes, layout, found)
+        plan = planner.plan(int(shapes[0][0]), sizes, layout, found, learned)
         _prepare_space(plan, folder, devices)
         numbers = [_all_shapes(graph, sizes, int(shapes[0][0])), _places(graph, plan)]
         copies = [visits.copies() for visits in plan.visits[: len(skipping)]]

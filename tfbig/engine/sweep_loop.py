@@ -176,13 +176,20 @@ def backward(
         return autodiff.add(a[0], b[0]), a[1], partials
 
     with placed(devices[0]):  # not copied there
-        zeros = tf.nest.map_structure(autodiff.zeros, sources_of(tensors))
+        sources = sources_of(tensors)
+        zeros = tf.nest.map_structure(autodiff.zero_sum, sources)
         partials = _initial_sums(graph, sweep, tensors) if options.fused else []
     first = zeros, tensors.kept, partials
     done, (sums, kept, partials) = _loop(total, graph, sweep, tensors, body, first, devices, join)
     with placed(devices[0]):
-        d_wholes, d_weights = preparation.pull(*sums)
+        narrow = tf.nest.map_structure(_like, sums, sources)
+        d_wholes, d_weights = preparation.pull(*narrow)
     return done, (d_wholes, d_weights, partials, kept)
+
+
+def _like(total: tf.Tensor, source: tf.Tensor) -> tf.Tensor:
+    """Return the sum of gradients of a tensor in its dtype; that of an integer tensor is a scalar zero."""
+    return tf.cast(total, source.dtype) if autodiff.is_float(source) else total
 
 
 def _edges(step: StripStep, value: int, fresh: bool) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

@@ -290,7 +290,7 @@ class MIL(StreamedModel):
         }
 
 
-_SHARED = ("budget", "device", "source_dtype", "store", "name")
+_SHARED = ("budget", "devices", "source_dtype", "store", "name")
 """Entries of the config of a streamed model that a MIL model shares."""
 
 

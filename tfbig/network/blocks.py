@@ -1,8 +1,8 @@
 """Reading a layer or model of one's own by calling it on symbolic tensors.
 
-A layer whose `call` only uses Keras layers, `keras.ops` and its weights needs no rule: called on tensors without values,
-it records the operations that it would compute, and these are read instead. Its own weights take part as symbolic
-tensors too, so that what it computes from them is recorded and has gradients.
+A layer whose `call` only uses Keras layers, `keras.ops` and its weights needs no rule: called on tensors without
+values, it records the operations that it would compute, and these are read instead. Its own weights take part as
+symbolic tensors too, so that what it computes from them is recorded and has gradients.
 """
 
 from __future__ import annotations

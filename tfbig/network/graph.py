@@ -68,6 +68,9 @@ class Local:
         operations: Multiply-adds times two per output pixel, all channels.
         im2col: For a convolution, inputs of an output pixel, all channels: columns of the matrix that TensorFlow's
             kernels of its gradients fill without oneDNN.
+        waiting: In plain Keras, images of the size of the output, besides it and the inputs, that wait inside the
+            operation for its gradient.
+        compiled: Whether plain Keras compiles it with XLA even on a CPU: a convolution in groups.
         tiles: Whether the function computes tiles too, cut along the columns and further axes.
         uniform: Whether equal pixels give equal results wherever they are, so that background is computed once.
         phase: The same operation in space-to-depth layout (`tfbig.network.phase_layout.Phase`) where that is
@@ -85,6 +88,8 @@ class Local:
     stops_gradient: bool = False
     operations: int = 0
     im2col: int = 0
+    waiting: int = 0
+    compiled: bool = False
     tiles: bool = True
     uniform: bool = True
     phase: Any = None
@@ -366,6 +371,12 @@ class Graph:
         """Return the channels of an image that a trace of this graph may rely on; None if it must accept any number."""
         return None if self.any_channels else self.values[value].channels
 
+    @property
+    def trained(self) -> frozenset[int]:
+        """Positions of the weights that are trainable now and that a node uses; the others have no gradient."""
+        used = {w for node in self.nodes for w in node.weights}
+        return frozenset(w for w in used if self.weights[w].trainable)
+
     def producer(self, value: int) -> Node | None:
         """Return the node that computes a value, or None for an input."""
         return next((n for n in self.nodes if n.output == value), None)
@@ -400,9 +411,11 @@ class Graph:
 
 
 def values_with_gradient(
-    graph: Graph, trainable: Container[int], inputs: Iterable[int]
+    graph: Graph, trainable: Container[int], inputs: Iterable[int] = ()
 ) -> frozenset[int]:
     """Return the values that need a gradient: those that depend on trainable weights or on `inputs`.
+
+    Plans and the engine both use this, so that a plan counts the gradients that a step computes.
 
     Args:
         graph: Graph of the model.

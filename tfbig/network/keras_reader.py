@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfbig.errors import UnsupportedLayerError
@@ -51,16 +52,28 @@ def read(
                 f"input '{tensor.name}' of '{model.name}' has no known channels on its last axis, where they must be; "
                 "give keras.Input a known C, and build the model with data_format='channels_last'."
             )
-        dtype = (
-            input_dtypes[position]
-            if input_dtypes
-            else keras.backend.standardize_dtype(tensor.dtype)
-        )
+        expected = keras.backend.standardize_dtype(tensor.dtype)
+        arrives = input_dtypes[position] if input_dtypes else expected
         channels = int(tensor.shape[-1]) if image else 0
-        values.append(graph.input(tensor.name, image, channels, dtype if image else None))
+        value = graph.input(tensor.name, image, channels, arrives if image else None)
+        values.append(_as_expected(graph, value, arrives, expected))
     outputs = read_into(graph, functional, values, training)
     graph.outputs = [_copy(graph, v) if v in graph.inputs else v for v in outputs]
     return graph
+
+
+def _as_expected(graph: Graph, value: int, arrives: str, expected: str) -> int:
+    """Return an input in the element type of the model, as Keras converts it before the first layer.
+
+    Without a cast if all numbers stay the same, as from uint8 to float32: a layer then casts to its own type at once.
+    """
+    types = (tf.as_dtype(name).as_numpy_dtype for name in (arrives, expected))
+    if np.can_cast(*types, "safe"):
+        return value
+    if graph.values[value].image:
+        return cast(graph, value, expected)
+    name = f"{graph.values[value].name}/cast"
+    return graph.whole(name, lambda x, w: tf.cast(x[0], expected), [value])
 
 
 def longest_first(size: Sequence[int]) -> tuple[int, ...] | None:
@@ -111,26 +124,45 @@ def as_functional(model: keras.Model, training: bool = False) -> Any:
     Raises:
         UnsupportedLayerError: The model is not built, or its `call` cannot be read.
     """
+    sequential = isinstance(model, keras.Sequential)
+    if sequential and not model.built:
+        raise UnsupportedLayerError(
+            f"Sequential model '{model.name}' is not built; call model.build(input_shape) first."
+        )
+    graph = keras_internals.functional_of(model) if sequential else model
+    has_graph = keras_internals.has_graph(graph)
     if blocks.is_own(model):
-        return _read_model(model, training)
-    if isinstance(model, keras.Sequential):
-        if not model.built:
-            raise UnsupportedLayerError(
-                f"Sequential model '{model.name}' is not built; call model.build(input_shape) first."
-            )
-        return keras_internals.functional_of(model)
-    return model
+        structure = keras_internals.input_structure(graph) if has_graph else None
+        return _read_model(model, structure, training)
+    if not has_graph:
+        raise UnsupportedLayerError(
+            f"'{model.name}' ({type(model).__name__}) has neither a graph nor a `call` of its own; expected a "
+            "functional, Sequential or subclassed model."
+        )
+    return graph
 
 
-def _read_model(model: keras.Model, training: bool) -> blocks.Block:
-    """Return the operations of a model with a `call` of its own, for images of any size if it allows that."""
+def _read_model(model: keras.Model, inputs: Any, training: bool) -> blocks.Block:
+    """Return the operations of a model with a `call` of its own.
+
+    Args:
+        model: The model.
+        inputs: Keras tensors that it was made from; None for a model that was built by calling it, which is read for
+            images of any size if its `call` allows that.
+        training: Whether it runs in training mode.
+    """
+    if inputs is not None:
+        return _read_at(
+            model, keras.tree.map_structure(lambda t: tuple(t.shape), inputs), 0, training
+        )
     shapes = keras_internals.built_shapes(model)
     if shapes is None:
         raise UnsupportedLayerError(
-            f"'{model.name}' ({type(model).__name__}) is not built, so its inputs are unknown; call it on an image, or "
-            "model.build(input_shape), first."
+            f"'{model.name}' ({type(model).__name__}) is not built, so its inputs are unknown; call it on an image "
+            "first."
         )
-    (structure,) = shapes.values() if len(shapes) == 1 else (list(shapes.values()),)
+    structure = list(shapes.values())
+    structure = structure[0] if len(structure) == 1 else structure
     known = keras.tree.map_shape_structure(tuple, structure)
     rank = max(len(shape) for shape in _shapes(known))
     try:

@@ -15,10 +15,14 @@ import tensorflow as tf
 from tfbig.errors import UnsupportedLayerError
 from tfbig.losses import LossOfSums
 from tfbig.network.graph import Reduce
+from tfbig.ops import moments
 from tfbig.system import keras_internals, traces
 
 XLA_NUMBERS = 2**24
 """Fewest predicted elements of an image for which XLA pays: compiling takes 0.1 s per strip shape, saves 5 ns each."""
+
+WITHOUT_CHANNELS = (keras.losses.CategoricalGeneralizedCrossEntropy,)
+"""Losses that expect class indices `[N, ...]`, without a channel axis."""
 
 Metrics = Callable[..., None]
 """Function `(y_true, y_pred, share, weights, copies)`, see `tfbig.network.losses.add`."""
@@ -67,8 +71,8 @@ class MeanLoss(Reduce):
         self._run = _compiled(self._with_gradient) if self.compiled else self._uncompiled
 
     def init(self, batch: Any, channels: Sequence[Any]) -> tuple[tf.Tensor]:
-        """Return zero."""
-        return (tf.zeros([], self.dtype),)
+        """Return zero, in float64, in which the parts of all strips are added up."""
+        return (tf.zeros([], tf.float64),)
 
     def partial(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor]:
         """Return a strip's part of the loss, and update the metrics."""
@@ -79,7 +83,7 @@ class MeanLoss(Reduce):
 
     def finalize(self, partial: tuple[tf.Tensor], pixels: Any) -> tf.Tensor:
         """Return the loss, a scalar."""
-        return partial[0]
+        return tf.cast(partial[0], self.dtype)
 
     def pullback(
         self, inputs: list[tf.Tensor], strip: Any, result: Any, cotangent: Any
@@ -103,8 +107,10 @@ class MeanLoss(Reduce):
         values = values_of(self.loss, y, y_pred, self.spatial)
         if w:
             values *= tf.cast(w[0][..., 0], self.dtype)
-        total = tf.reduce_sum(values) if self.summed else tf.reduce_mean(values)
-        return total * tf.cast(factor, self.dtype), y_pred
+        total = moments.total_of_all(values)
+        if not self.summed:
+            total /= tf.cast(tf.size(values, tf.int64), tf.float64)
+        return total * factor, y_pred
 
     def _part_and_gradient(self, inputs: list[tf.Tensor], strip: Any, cotangent: Any) -> Any:
         x, y, *weights = inputs
@@ -122,7 +128,7 @@ class MeanLoss(Reduce):
         with tf.GradientTape() as tape:
             tape.watch(x)
             part, y_pred = self._part(x, y, factor, *w)
-        gradient = tape.gradient(part, x, cotangent)
+        gradient = tape.gradient(part, x, tf.cast(cotangent, part.dtype))
         return (part, gradient, y_pred) if self.metrics is not None else (part, gradient)
 
     def _uncompiled(self, strip: Any, *tensors: tf.Tensor) -> Any:
@@ -134,7 +140,7 @@ class MeanLoss(Reduce):
 
 
 class RatioSums(Reduce):
-    """Sums of `y * p`, `y` and `p`, over the batch or per image, of which Dice and Tversky are ratios.
+    """Sums of `y * p`, `y` and `p` in float64, over the batch or per image, of which Dice and Tversky are ratios.
 
     Args:
         loss: Keras loss.
@@ -164,7 +170,7 @@ class RatioSums(Reduce):
     def init(self, batch: Any, channels: Sequence[Any]) -> tuple[tf.Tensor, ...]:
         """Return zeros."""
         shape = [] if self.axis is None else [batch]
-        return tuple(tf.zeros(shape, self.dtype) for _ in range(3))
+        return tuple(tf.zeros(shape, tf.float64) for _ in range(3))
 
     def partial(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor, ...]:
         """Return the sums of a strip, and update the metrics."""
@@ -184,7 +190,12 @@ class RatioSums(Reduce):
     def _sums(self, inputs: list[tf.Tensor]) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
         y_pred = self.tail(inputs[0])
         y, p = tf.cast(inputs[1], self.dtype), tf.cast(y_pred, self.dtype)
-        return tuple(tf.reduce_sum(t, self.axis) for t in (y * p, y, p)), y_pred
+        return tuple(self._total(t) for t in (y * p, y, p)), y_pred
+
+    def _total(self, t: tf.Tensor) -> tf.Tensor:
+        if self.axis is None:
+            return moments.total_of_all(t)
+        return tf.squeeze(moments.total(t, self.axis), self.axis)
 
 
 class ImageSums(Reduce):
@@ -250,15 +261,15 @@ class WeightSum(Reduce):
 
     def init(self, batch: Any, channels: Sequence[Any]) -> tuple[tf.Tensor]:
         """Return zero."""
-        return (tf.zeros([], self.dtype),)
+        return (tf.zeros([], tf.float64),)
 
     def partial(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor]:
         """Return the sum of a strip."""
-        return (tf.reduce_sum(tf.cast(inputs[0], self.dtype)),)
+        return (moments.total_of_all(tf.cast(inputs[0], self.dtype)),)
 
     def finalize(self, partial: tuple[tf.Tensor], pixels: Any) -> tf.Tensor:
         """Return the sum, a scalar."""
-        return partial[0]
+        return tf.cast(partial[0], self.dtype)
 
     def pullback(
         self, inputs: list[tf.Tensor], strip: Any, result: Any, cotangent: Any
@@ -303,6 +314,7 @@ def values_of(
     """Return the loss of every pixel, `[N, r, ...]`, as in `loss(y_true, y_pred)` before its mean."""
     dtype = tf.as_dtype(loss.dtype)
     y_pred = y_pred if y_pred.dtype == dtype else tf.cast(y_pred, dtype)
+    y_true = y_true[..., 0] if isinstance(loss, WITHOUT_CHANNELS) else y_true
     values = loss.call(tf.cast(y_true, dtype), y_pred)
     mask = keras_internals.get_keras_mask(values)
     if mask is not None and getattr(loss, "ignore_class", None) is None:

@@ -43,6 +43,13 @@ ELEMENTWISE = (
     *RATIOS,
 )
 """Losses that do not depend on which axis of an element is the channel axis."""
+OF_BATCHES = {
+    keras.losses.Circle: "compares the embeddings of a batch with each other",
+    keras.losses.CTC: "aligns sequences of labels with sequences of outputs",
+}
+"""Losses of Keras that have no value for each pixel, and what they do."""
+
+_INSTEAD = "keras.losses.Dice, Tversky, or a tfbig.losses.LossOfSums."
 
 
 def resolve(loss: Any) -> keras.losses.Loss:
@@ -174,6 +181,12 @@ def _check(loss: keras.losses.Loss, graph: Graph, images: list[int]) -> None:
         raise UnsupportedLayerError(
             f"loss '{loss.name}' has axis={axis}; expected the channels, axis=-1."
         )
+    for kind, does in OF_BATCHES.items():
+        if _is(loss, (kind,)):
+            raise UnsupportedLayerError(
+                f"loss '{loss.name}' ({kind.__name__}) {does}, so it has no value for each pixel, and fails for "
+                f"images in Keras too; expected one value per pixel. Use {_INSTEAD}"
+            )
     channels = [graph.values[v].channels for v in images]
     of_keras = type(loss) in vars(keras.losses).values()
     if (
@@ -183,8 +196,7 @@ def _check(loss: keras.losses.Loss, graph: Graph, images: list[int]) -> None:
     ):
         raise UnsupportedLayerError(
             f"loss '{loss.name}' combines pixels itself, so it cannot be computed strip by strip. Return one value per "
-            "pixel, [N, ...], such as the mean over axis=-1 alone; Keras takes the mean over pixels. Or use "
-            "keras.losses.Dice, Tversky, or a tfbig.losses.LossOfSums."
+            f"pixel, [N, ...], such as the mean over axis=-1 alone; Keras takes the mean over pixels. Or use {_INSTEAD}"
         )
 
 

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfbig.errors import UnsupportedLayerError
 from tfbig.network import losses, user_code
 from tfbig.network.graph import Graph, Local, Node
+from tfbig.network.loss_reductions import WITHOUT_CHANNELS
 from tfbig.ops import kernels
 from tfbig.system import keras_internals
 
@@ -143,6 +144,14 @@ class Objective:
         """Return the label channels of each target, computed from the channels of the outputs."""
         return {t.target: 1 if _has_class_labels(t.loss) else outputs[t.output] for t in self.terms}
 
+    def as_keras_expects(self, targets: Any) -> Any:
+        """Return targets `[N, ..., C]` for losses that Keras computes: some expect indices without a channel axis."""
+        flat = keras.tree.flatten(targets)
+        for term in self.terms:
+            if isinstance(term.loss, WITHOUT_CHANNELS):
+                flat[term.target] = flat[term.target][..., 0]
+        return keras.tree.pack_sequence_as(targets, flat)
+
     def track(self, values: Sequence[tf.Tensor], batch: int | None) -> None:
         """Update the metrics that follow each of several losses.
 
@@ -252,7 +261,8 @@ class _Inputs:
 
 def _has_class_labels(loss: keras.losses.Loss) -> bool:
     """Return whether labels are class indices: one channel, however many the prediction has."""
-    sparse = isinstance(loss, keras.losses.SparseCategoricalCrossentropy) or "sparse" in loss.name
+    kinds = (keras.losses.SparseCategoricalCrossentropy, *WITHOUT_CHANNELS)
+    sparse = isinstance(loss, kinds) or "sparse" in loss.name
     return sparse or getattr(loss, "class_labels", False)
 
 

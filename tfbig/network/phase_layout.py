@@ -105,14 +105,6 @@ def space_to_depth(x: tf.Tensor, factor: int, strip: kernels.Strip | None = None
     return tf.reshape(x, [shape[0], rows, columns, factor * factor * channels])
 
 
-def depth_to_space(x: tf.Tensor, factor: int) -> tf.Tensor:
-    """Invert `space_to_depth`: `[N, r, W, s * s * C] -> [N, r * s, W * s, C]`."""
-    shape, channels = tf.shape(x), x.shape[3] // factor**2
-    x = tf.reshape(x, [shape[0], shape[1], shape[2], factor, factor * channels])
-    x = tf.transpose(x, [0, 1, 3, 2, 4])
-    return tf.reshape(x, [shape[0], shape[1] * factor, shape[2] * factor, channels])
-
-
 # ---------------------------------------------------------------------------------- convolution
 
 
@@ -138,7 +130,7 @@ def strided(kernel: Any, axes: tuple[Window, Window], bias: bool) -> Phase | Non
             front = window.padding[0] * factor - _before(axis, x[1][dimension])
             weights = _pad_axis(weights, dimension, front, window.kernel * factor)
         y = thin_convolution(x[0], _conv_kernel(weights, factor), windows, strip)
-        return tf.nn.bias_add(y, tf.cast(w[1], y.dtype)) if bias else y
+        return kernels.add_bias(y, tf.cast(w[1], y.dtype)) if bias else y
 
     return Phase(factor, "input", windows, run)
 
@@ -205,7 +197,7 @@ def transposed(kernel: Any, axes: tuple[Transposed, Transposed], bias: bool) -> 
             front = -(factor * low + axis.cuts()[0])
             weights = _pad_axis(weights, dimension, front, (high - low + 1) * factor)
         y = thin_convolution(x[0], _transposed_kernel(weights, factor), windows, strip)
-        return tf.nn.bias_add(y, tf.cast(tf.tile(w[1], [factor**2]), y.dtype)) if bias else y
+        return kernels.add_bias(y, tf.cast(tf.tile(w[1], [factor**2]), y.dtype)) if bias else y
 
     return Phase(factor, "output", windows, run)
 

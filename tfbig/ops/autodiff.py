@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import tensorflow as tf
@@ -61,9 +63,15 @@ def gradients(
     return tf.nest.pack_sequence_as(sources, flat_gradients)
 
 
+def zero_sum(t: tf.Tensor) -> tf.Tensor:
+    """Return zeros to which the gradients of a tensor on many strips are added: of a vector in float64."""
+    narrow = is_float(t) and t.shape.rank is not None and t.shape.rank <= 1
+    return tf.zeros_like(t, tf.float64) if narrow else zeros(t)
+
+
 def add(a: Structure, b: Structure) -> Structure:
-    """Return the sum of two gradients; those of integer tensors stay a scalar zero."""
-    return tf.nest.map_structure(lambda x, y: x + y if is_float(x) else y, a, b)
+    """Return the sum of two gradients, in the dtype of the first; those of integer tensors stay a scalar zero."""
+    return tf.nest.map_structure(lambda x, y: x + tf.cast(y, x.dtype) if is_float(x) else y, a, b)
 
 
 def accumulate(sums: dict[int, Structure], value: int, new: Structure) -> None:
@@ -88,3 +96,23 @@ def sum_seeds(
         for value, gradient in cotangents.items():
             total[value] = total[value] + gradient if value in total else gradient
     return [owned[v] for v in total], list(total.values())
+
+
+@cache
+def waiting_tensors(function: Callable[[tf.Tensor], tf.Tensor]) -> int:
+    """Return the number of tensors of the size of the input that wait inside a function for its gradient.
+
+    Args:
+        function: Elementwise function.
+
+    Returns:
+        Their number, without the input and the output.
+    """
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [2, 3, 5])
+        y = function(x)
+        inside = {t.ref() for op in graph.get_operations() for t in op.outputs} - {x.ref(), y.ref()}
+        forward = len(graph.get_operations())
+        tf.gradients(y, x)
+        read = {t.ref() for op in graph.get_operations()[forward:] for t in op.inputs}
+    return sum(t.deref().shape == x.shape for t in inside & read)

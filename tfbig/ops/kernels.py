@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig.geometry.windows import Resize, Transposed, Window
+from tfbig.ops import moments
 from tfbig.system import backend, traces
 from tfbig.system.backend import HOST
 
@@ -211,8 +212,8 @@ def is_same(axes: Sequence[Window]) -> bool:
 def windowed(function: Any, x: tf.Tensor, axes: Sequence[Window], strip: Strip) -> tf.Tensor:
     """Run `function(x, padding)` so that it returns the rows of the strip.
 
-    With `same`, stride 1 and no dilation, TensorFlow pads the strip as it would the image; the rows at the strip borders
-    are then wrong and cut off, which costs no copy. Otherwise `x` is padded here and the window is valid.
+    With `same`, stride 1 and no dilation, TensorFlow pads the strip as it would the image; the rows at its borders are
+    then wrong and cut off, which costs no copy. Otherwise `x` is padded here and the window is valid.
     (Explicit paddings of `tf.nn.conv2d` would do both, but their gradient takes 1.7 times as long.)
     """
     if is_same(axes):
@@ -277,6 +278,22 @@ def pixelwise(x: tf.Tensor, kernel: tf.Tensor) -> Any:
     return tf.nn.conv2d(x, kernel, step, "VALID"), gradient
 
 
+@traces.custom_gradient
+def add_bias(y: tf.Tensor, bias: tf.Tensor) -> Any:
+    """Add a bias to every pixel; its gradient is summed as moments are.
+
+    Args:
+        y: Image `[N, rows, ..., C]`.
+        bias: `[C]`.
+    """
+
+    def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        summed = moments.total(dy, range(dy.shape.rank - 1))
+        return dy, tf.cast(tf.reshape(summed, tf.shape(bias)), bias.dtype)
+
+    return tf.nn.bias_add(y, bias), gradient
+
+
 def depthwise_convolution(
     x: tf.Tensor, kernel: tf.Tensor, axes: Sequence[Window], strip: Strip
 ) -> tf.Tensor:
@@ -311,7 +328,9 @@ def _common_stride(axes: Sequence[Window]) -> int:
     return gcd(*(a.stride for a in axes)) if all(a.dilation == 1 for a in axes) else 1
 
 
-def fit(y: tf.Tensor, firsts: Sequence[Any], strip: Strip, others: Sequence[Any] = ()) -> tf.Tensor:
+def fit(
+    y: tf.Tensor, firsts: Sequence[Any], strip: Strip, others: Sequence[Any] = (), value: Any = 0
+) -> tf.Tensor:
     """Crop or pad `y` to the strip.
 
     Args:
@@ -319,6 +338,7 @@ def fit(y: tf.Tensor, firsts: Sequence[Any], strip: Strip, others: Sequence[Any]
         firsts: Row, column, ... of the output image that is the first of `y`, along each axis.
         strip: Position of the strip.
         others: Padding `(before, after)` along each axis, for those that the image is not cut along; none by default.
+        value: Value of the padding.
     """
     shape, amounts = tf.shape(y), list(others or [(0, 0)] * (y.shape.rank - 2))
     for i, along in enumerate(strip.axes):
@@ -326,7 +346,7 @@ def fit(y: tf.Tensor, firsts: Sequence[Any], strip: Strip, others: Sequence[Any]
         amounts[i] = tf.maximum(firsts[i] - along.start, 0), tf.maximum(beyond, 0)
     cut = zip(strip.axes, firsts, strict=False)
     parts = [(tf.maximum(a.start - first, 0), a.stop - a.start) for a, first in cut]
-    return take(pad(y, *amounts), parts)
+    return take(pad(y, *amounts, value=value), parts)
 
 
 def transposed_convolution(

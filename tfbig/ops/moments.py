@@ -6,14 +6,14 @@
            m2    = m2_a + m2_b + delta**2 * n_a * n_b / n
 
 (Chan, Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances", 1979.)
-Counts are int64: a float32 count stops at 2**24, which one gigapixel exceeds 61 times. A row of the image is summed in
-float32 (float64 for float64 data), and rows are added up in float64: the result depends on the cut into strips only in
-the last digits of float64, and is more accurate than a sum in float32.
+Counts are int64: a float32 count stops at 2**24, which one gigapixel exceeds 61 times. Every sum over pixels is one of
+`total`, which adds up a few pixels in float32 and the rest in float64: so it hardly depends on the cut into strips.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -34,17 +34,61 @@ def wide(dtype: tf.DType) -> tf.DType:
     return tf.float64 if dtype == tf.float64 else tf.float32
 
 
+CHUNK = 32
+"""Pixels that are summed in their own dtype: 31 roundings, at most 16 units in the last place of float32."""
+
+
 def total(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
-    """Return the sum over `axes`, which are kept with size 1.
+    """Return the sum over `axes`, which are kept with size 1, in float64.
 
-    Within a row (axes from 2 on) the sum is in the dtype of `x`, over rows in float64.
+    TensorFlow adds up numbers one after the other: in float32, a million numbers 800 have a mean of 788.48, and what a
+    strip adds depends on its height. Here `CHUNK` consecutive pixels of a row are added up in float32, and all else in
+    float64, so a cut between rows changes the last digits of float64 only.
+
+    Args:
+        x: Tensor `[N, rows, ..., C]`, of any floating-point dtype.
+        axes: Axes to sum over, ascending.
     """
-    rows = tf.reduce_sum(x, _within(axes), keepdims=True)
-    return tf.reduce_sum(tf.cast(rows, tf.float64), axes, keepdims=True)
+
+    @traces.custom_gradient
+    def summed(x: tf.Tensor) -> Any:
+        shape = tf.shape(x)
+
+        def gradient(dy: tf.Tensor) -> tf.Tensor:
+            return tf.broadcast_to(tf.cast(dy, x.dtype), shape)
+
+        return _total(x, axes), gradient
+
+    return summed(x)
 
 
-def _within(axes: Sequence[int]) -> list[int]:
-    return [axis for axis in axes if axis >= 2]
+def _total(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+    within = 2  # the axes before this one, from 2 on, are those of the pixels of a row
+    while within in axes and within < x.shape.rank:
+        within += 1
+    if x.dtype == tf.float64 or within == 2:
+        return tf.reduce_sum(tf.cast(x, tf.float64), axes, keepdims=True)
+    sizes = tf.unstack(tf.shape(x), num=x.shape.rank)
+    shape = [sizes[0] * sizes[1], -1, prod(sizes[within:])]
+    pixels = tf.reshape(tf.cast(x, tf.float32), tf.stack(shape))
+    rows = tf.reshape(_sums_of_rows(pixels), sizes[:2] + [1] * (within - 2) + sizes[within:])
+    rows.set_shape([1 if 2 <= axis < within else n for axis, n in enumerate(x.shape)])
+    left = [axis for axis in axes if not 2 <= axis < within]
+    return tf.reduce_sum(rows, left, keepdims=True) if left else rows
+
+
+def _sums_of_rows(pixels: tf.Tensor) -> tf.Tensor:
+    """Return the sums over the pixels of each row, `[rows, C]` float64, from `[rows, pixels, C]`."""
+    rows, count, channels = tf.unstack(tf.shape(pixels), num=3)
+    chunks = count // CHUNK
+    whole = tf.reshape(pixels[:, : chunks * CHUNK], tf.stack([rows, chunks, CHUNK, channels]))
+    parts = tf.reduce_sum(whole, 2), pixels[:, chunks * CHUNK :]
+    return tf.add_n([tf.reduce_sum(tf.cast(part, tf.float64), 1) for part in parts])
+
+
+def total_of_all(x: tf.Tensor) -> tf.Tensor:
+    """Return the sum of all elements of a tensor `[N, rows, ...]`, a float64 scalar."""
+    return tf.reshape(total(x[..., None], range(x.shape.rank)), [])
 
 
 EPSILON = 1e-3
@@ -102,15 +146,21 @@ def init(shape: Sequence[int] | tf.Tensor) -> Moments:
 
 
 def of(x: tf.Tensor, axes: Sequence[int]) -> Moments:
-    """Return the moments of `x` over `axes`: two passes within each row, as in `tf.nn.moments`, then over rows."""
+    """Return the moments of `x` over `axes`: two passes within each row, as in `tf.nn.moments`, then over rows.
+
+    Within a row, with `c` its mean, rounded to the dtype of `x`:
+
+        m2 = sum((x - c)**2) - n * (mean - c)**2
+    """
     x = tf.cast(x, wide(x.dtype))
-    inner = _within(axes)
-    each = tf.reduce_mean(x, inner, keepdims=True)
-    m2 = tf.reduce_sum(tf.math.squared_difference(x, each), inner, keepdims=True)
-    each, m2 = tf.cast(each, tf.float64), tf.cast(m2, tf.float64)
+    inner = [axis for axis in axes if axis >= 2]
+    n = _size(x, inner)
+    each = total(x, inner) / n
+    centre = tf.cast(each, x.dtype)
+    m2 = total(tf.math.squared_difference(x, centre), inner)
+    m2 = tf.maximum(m2 - n * tf.math.squared_difference(each, tf.cast(centre, tf.float64)), 0)
     mean = tf.reduce_mean(each, axes, keepdims=True)
-    between = _size(x, inner) * tf.math.squared_difference(each, mean)
-    m2 = tf.reduce_sum(m2 + between, axes)
+    m2 = tf.reduce_sum(m2 + n * tf.math.squared_difference(each, mean), axes)
     return Moments(tf.cast(_size(x, axes), tf.int64), tf.reshape(mean, tf.shape(m2)), m2)
 
 

@@ -156,7 +156,7 @@ class PatchModel(xla.Choice, tf_errors.Unwrapped, patch_sampling.DrawCounter, ke
         """Return the number of patches of each image in a slice of the encoder.
 
         Args:
-            patches: PatchReader of the images.
+            patches: Patches of the images.
         """
         set_size = patch_sampling.set_size(self.sampling, patches.count)
         return slice_size(self.patches_at_once, patches.batch, set_size)
@@ -166,7 +166,7 @@ class PatchModel(xla.Choice, tf_errors.Unwrapped, patch_sampling.DrawCounter, ke
 
         Args:
             codes: Codes of all patches.
-            patches: PatchReader of the images.
+            patches: Patches of the images.
         """
         return shaped(codes, patches, self.encoder)
 
@@ -174,7 +174,7 @@ class PatchModel(xla.Choice, tf_errors.Unwrapped, patch_sampling.DrawCounter, ke
         """Return whether Z is kept in host memory.
 
         Args:
-            patches: PatchReader of the images.
+            patches: Patches of the images.
         """
         if self.latent_on_host is not None:
             return self.latent_on_host

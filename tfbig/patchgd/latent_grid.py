@@ -256,8 +256,8 @@ def filled(
 
     Args:
         layer: Layer or model with `encoder` and `filling_norm`.
-        patches: PatchReader of the images.
-        size: PatchReader of each image in a slice.
+        patches: Patches of the images.
+        size: Patches of each image in a slice.
         seed: Two integers, the seed of the shuffling.
         on_host: Whether to gather the codes in host memory.
     """

@@ -53,7 +53,7 @@ class PatchGD(PatchModel):
         head: Keras layer or model from the latent grid Z `[N, *cells, d]` to outputs.
         patch: Size of a patch along each axis, or one number for all. Series `[N, L, C]` have one axis, volumes three.
         stride: Distance between patches; by default the patch, so that none overlap.
-        sampling: PatchReader of an inner step: a share, such as 0.25, or a number, such as 16, which keeps the memory
+        sampling: Patches of an inner step: a share, such as 0.25, or a number, such as 16, which keeps the memory
             constant for images of any size. 1.0 is all of them, 1 is one.
         inner_steps: Inner steps of a training step; by default as many as it takes until every patch has been in a set.
         accumulate: Inner steps whose gradients are averaged before the optimizer steps (epsilon in the paper); None for
@@ -63,7 +63,7 @@ class PatchGD(PatchModel):
         encoder_scale: "published" or "unbiased", see above.
         filling_norm: Mode of BatchNormalization (and dropout) during the filling. "published": training, with the
             statistics of slices of shuffled patches, and moving statistics change; "frozen": inference.
-        patches_at_once: PatchReader that the encoder gets in one slice, summed over the images of the batch; by default
+        patches_at_once: Patches that the encoder gets in one slice, summed over the images of the batch; by default
             those of an inner step. With fewer, an inner step runs slice by slice and rematerialises each slice in its
             backward pass: the same gradients at less memory, except for BatchNormalization, which has the statistics of
             a slice.
@@ -204,7 +204,7 @@ class PatchGD(PatchModel):
 
         Args:
             codes: Codes of all patches.
-            patches: PatchReader of the images.
+            patches: Patches of the images.
         """
         return side_by_side(super().shaped(codes, patches), len(self.patch))
 

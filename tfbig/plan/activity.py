@@ -256,10 +256,6 @@ class Activity:
                 joint[image] = _joined(joint[image], reach) if image in joint else reach
         return joint or None
 
-    def is_everywhere(self, sweep: Sweep) -> bool:
-        """Return whether a sweep has to compute all of its images."""
-        return any(self._depends.get(v) is None for v in sweep.observed)
-
     @property
     def is_of_use(self) -> bool:
         """Return whether any image that is computed may have background."""

@@ -111,7 +111,8 @@ def _propagate(graph: Graph, sizes: dict[int, Size]) -> None:
             outputs = [output_extent(node, p, sizes[v]) for p, v in sources if v in sizes]
             outputs += [sizes[node.output]] if node.output in sizes else []
             for p, v in sources if outputs else []:
-                sizes.setdefault(v, _input_extent(node, p, outputs[0]))
+                if v not in sizes:
+                    sizes[v] = _input_extent(node, p, outputs[0])
             if outputs and isinstance(node.op, Local):
                 sizes.setdefault(node.output, outputs[0])
 
@@ -121,7 +122,7 @@ def _input_extent(node: Node, position: int, size: Size) -> Size:
     if not isinstance(node.op, Local):
         return size
     axes = zip(axes_of(node, position), size, strict=True)
-    return cast(Size, tuple(n * LONG // axis.extent(LONG) for axis, n in axes))
+    return cast(Size, tuple(n * LONG // max(axis.extent(LONG), 1) for axis, n in axes))
 
 
 def _candidates(graph: Graph, sweep: Sweep) -> frozenset[int]:
@@ -193,7 +194,7 @@ class _Case:
             extents=extents,
             allowed_bytes=self.device_bytes,
             training=self.training,
-            with_gradient=frozenset(extents),
+            learned=frozenset(extents),
         )
         count = strips.about(LEAST_STRIPS)
         each, times = np.unique(_representatives(count), return_counts=True)

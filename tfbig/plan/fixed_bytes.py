@@ -5,7 +5,7 @@ The numbers were fitted to runs of `benchmarks/plan_holds.py`, see "Memory that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -109,21 +109,31 @@ def freed_bytes(device_bytes: int, image_bytes: Mapping[int, int]) -> int:
     return min(device_bytes // 2, sum(image_bytes.values()) // 2, FREED_BYTES)
 
 
-def fixed_bytes(graph: Graph, sweeps: Iterable[Sweep], training: bool) -> int:
+def fixed_bytes(
+    graph: Graph, sweeps: Sequence[Sweep], training: bool, frozen: Collection[Sweep] = ()
+) -> int:
     """Return the bytes of a step without replays, for any image size.
 
     Args:
         graph: Graph of the step.
         sweeps: Its sweeps.
-        training: Whether a backward pass follows. Then every weight has a gradient, and the largest three more
-            tensors of its size: the gradients of two strips, and what the optimizer computes.
+        training: Whether a backward pass follows. Then every trainable weight has a gradient, and the largest three
+            more tensors of its size: the gradients of two strips, and what the optimizer computes.
+        frozen: Sweeps without a backward pass.
 
     Returns:
         Number of bytes.
     """
     if not training:
         return INFERENCE.of(graph, sweeps)
-    weights = [prod(w.shape) * itemsize(w.dtype) for w in graph.weights]
     compiles = any(isinstance(n.op, Reduce) and n.op.compiled for n in graph.nodes)
-    traces = TRAINING.of(graph, sweeps) + compiles * COMPILER_BYTES
-    return traces + sum(weights) + 3 * max(weights, default=0)
+    traces = TRAINING.of(graph, (s for s in sweeps if s not in frozen))
+    traces += INFERENCE.of(graph, frozen) - INFERENCE.runtime
+    return traces + compiles * COMPILER_BYTES + gradient_bytes(graph)
+
+
+def gradient_bytes(graph: Graph) -> int:
+    """Return the bytes of the gradients of the trainable weights, and of three more tensors of the largest one."""
+    trained = [graph.weights[w] for w in graph.trained]
+    weights = [prod(w.shape) * itemsize(w.dtype) for w in trained]
+    return sum(weights) + 3 * max(weights, default=0)

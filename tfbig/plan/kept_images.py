@@ -10,62 +10,62 @@ import numpy as np
 
 from tfbig.plan import lifetimes, placement
 from tfbig.plan.plan import Plan
-from tfbig.plan.prepared_graph import PreparedGraph
+from tfbig.plan.pricing import Problem
 
 
-def keep(prepared: PreparedGraph, plan: Plan, kept: frozenset[int]) -> Plan:
+def keep(problem: Problem, plan: Plan, kept: frozenset[int]) -> Plan:
     """Return a plan without kept images, changed to keep some on the device.
 
     Kept images have the element type of the layers. Images that are cut into tiles are not kept, because images on the
     device are read by rows, nor are those of truth values, which are no words (`tfbig.stores.device_store`).
 
     Args:
-        prepared: The graph of the plan.
+        problem: The problem of the plan.
         plan: The plan.
         kept: Images to keep.
 
     Returns:
         The changed plan, without addresses.
     """
+    graph = problem.prepared.graph
     kept -= {
         v
         for sweep in (*plan.sweeps, *plan.layout.replays)
         for v in (*sweep.reads, *sweep.writes)
-        if sweep.axes > 1 or prepared.graph.values[v].dtype == "bool"
+        if sweep.axes > 1 or graph.values[v].dtype == "bool"
     }
     if not kept:
         return plan
     layout = replace(plan.layout, kept=kept)
     sizes = {**plan.image_bytes, **{v: plan.kept_bytes[v] for v in kept}}
-    training = prepared.options.training
-    line = lifetimes.timeline(prepared.graph, layout, training, prepared.fused)
+    line = lifetimes.timeline(graph, layout, problem.learned, problem.prepared.fused)
     plan = replace(plan, layout=layout, timeline=line, image_bytes=sizes)
     device = int((_kept_bytes(plan) + _strip_bytes(plan)).max())
     return replace(plan, projected=replace(plan.projected, device=device))
 
 
-def keep_all(prepared: PreparedGraph, plan: Plan) -> Plan:
+def keep_all(problem: Problem, plan: Plan) -> Plan:
     """Return a plan without kept images, changed to keep all that sweeps store for other sweeps.
 
     Args:
-        prepared: The graph of the plan.
+        problem: The problem of the plan.
         plan: The plan.
 
     Returns:
         The changed plan, without addresses; it may exceed the device.
     """
     inner = frozenset(v for sweep in plan.sweeps for v in sweep.writes)
-    return keep(prepared, plan, inner.difference(prepared.graph.outputs))
+    return keep(problem, plan, inner.difference(problem.prepared.graph.outputs))
 
 
-def candidates(prepared: PreparedGraph, heights: Iterable[Plan], most: float) -> Iterator[Plan]:
+def candidates(problem: Problem, heights: Iterable[Plan], most: float) -> Iterator[Plan]:
     """Yield plans of a layout that keep as many images on the device as fit, the smallest or the largest first.
 
     Plans that must take longer than `most` seconds are omitted: an image that does not fit is copied at least
     twice, and lower strips do not compute less.
 
     Args:
-        prepared: The graph of the plans.
+        problem: The problem of the plans.
         heights: Plans without kept images, from high strips to low ones.
         most: Seconds of the fastest plan so far.
 
@@ -77,12 +77,12 @@ def candidates(prepared: PreparedGraph, heights: Iterable[Plan], most: float) ->
             return
         if _least_seconds(plan, plan.allowed.device - _strip_bytes(plan)) >= most:
             continue
-        whole = keep_all(prepared, plan)
+        whole = keep_all(problem, plan)
         strips, images = _strip_bytes(whole), _kept_bytes(whole)
         excess_images, excess = (
             max(int(n.max()) - plan.allowed.device, 0) for n in (images, images + strips)
         )
-        copies = prepared.rates.copies
+        copies = problem.prepared.rates.copies
         if whole.seconds + 2 * excess_images / copies >= most:
             return
         if not excess:
@@ -91,7 +91,7 @@ def candidates(prepared: PreparedGraph, heights: Iterable[Plan], most: float) ->
         if whole.seconds + 2 * excess / copies < most:
             order = sorted(whole.layout.kept, key=lambda v: plan.image_bytes[v])
             for some in (order, order[::-1]):
-                yield keep(prepared, plan, _fitting(whole, some))
+                yield keep(problem, plan, _fitting(whole, some))
 
 
 def _least_seconds(plan: Plan, device: int | np.ndarray) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from tfbig.plan.sweeps import (
     Store,
     Sweep,
     schedule,
+    waiting_images,
 )
 
 
@@ -53,6 +54,7 @@ def families_storing_less(
     stored: Mapping[int, int],
     worth: Callable[[Sweep], float],
     effort: Callable[[Node], int],
+    learned: Container[int],
 ) -> Iterator[Family]:
     """Yield families of layouts that store less and less.
 
@@ -65,6 +67,7 @@ def families_storing_less(
         stored: Bytes of every image.
         worth: Value of a replay; the best come first.
         effort: Operations of a node.
+        learned: Values that need a gradient.
 
     Yields:
         The families, those with the same sweeps one after the other; the first of them has no replays.
@@ -79,8 +82,9 @@ def families_storing_less(
                 continue
             known.append(sweeps)
             yield Family(sweeps)
-            for way in replay_segments.partitions(graph, sweeps, stored):
-                segments = [replay_segments.replay(graph, sweeps, segment) for segment in way[:-1]]
+            waiting = frozenset(waiting_images(sweeps, learned))
+            for way in replay_segments.partitions(graph, sweeps, stored, waiting):
+                segments = [replay_segments.replay(graph, sweeps, s, waiting) for s in way[:-1]]
                 replays = sorted((s for s in segments if s is not None), key=worth, reverse=True)
                 if replays:
                     yield Family(sweeps, tuple(replays))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple
@@ -14,10 +14,16 @@ import numpy.typing as npt
 
 from tfbig.network.graph import Graph
 from tfbig.plan import replay_segments
-from tfbig.plan.sweeps import Layout, Store, Sweep, foldable
-
-ALIGNMENT = 64
-"""Bytes; TensorFlow copies an array that starts at any other address."""
+from tfbig.plan.sweeps import (
+    BackwardSweep,
+    Layout,
+    Store,
+    Sweep,
+    backward_sweeps,
+    foldable,
+    read_backward,
+)
+from tfbig.units import aligned
 
 Span = tuple[int, int]
 """Positions of the first and the last moment."""
@@ -136,7 +142,7 @@ class _StoreTracker:
         return Timeline(tuple(self.moments), self.spans)
 
 
-def timeline(graph: Graph, layout: Layout, training: bool, fused: bool) -> Timeline:
+def timeline(graph: Graph, layout: Layout, learned: Collection[int], fused: bool) -> Timeline:
     """Return the timeline of a step: forward sweeps, then backward sweeps in reverse order.
 
     A store exists until its last reader has ended.
@@ -144,27 +150,34 @@ def timeline(graph: Graph, layout: Layout, training: bool, fused: bool) -> Timel
     Args:
         graph: The graph to run.
         layout: Layout of the step.
-        training: Whether a backward pass follows.
+        learned: Values that need a gradient, see `tfbig.network.graph.values_with_gradient`; none in inference. Sweeps
+            without any do not run backward.
         fused: Whether the last sweep runs forward and backward together.
 
     Returns:
         The timeline.
     """
     recorder = _StoreTracker(layout.inner)
-    _forward(graph, layout, training, fused, recorder)
-    if training:
-        _backward(graph, layout, fused, recorder)
+    backward = backward_sweeps(layout, learned)
+    if fused and (not backward or backward[0].sweep is not layout.sweeps[-1]):
+        backward = [BackwardSweep(layout.sweeps[-1]), *backward]
+    waiting = {v for each in backward for v in read_backward(each.sweep, learned)}
+    waiting |= {v for each in backward for replay in each.replays for v in replay.reads}
+    waiting -= layout.inner
+    _forward(graph, layout, waiting, fused, recorder)
+    _backward(graph, layout, learned, backward, fused, recorder)
     return recorder.finish()
 
 
 def _forward(
-    graph: Graph, layout: Layout, training: bool, fused: bool, recorder: _StoreTracker
+    graph: Graph, layout: Layout, waiting: Collection[int], fused: bool, recorder: _StoreTracker
 ) -> None:
+    """Add the forward sweeps; images that are not `waiting` for the backward pass end with their last reader."""
     sweeps = layout.sweeps
-    until = replay_segments.last_readers(graph, sweeps)
     ending: dict[int, list[int]] = {}
-    for value in sorted(layout.inner if training else until):
-        ending.setdefault(until[value], []).append(value)
+    for value, last in sorted(replay_segments.last_readers(graph, sweeps).items()):
+        if value not in waiting:
+            ending.setdefault(last, []).append(value)
     for sweep in sweeps[:-1] if fused else sweeps:
         recorder.make("image", sweep.writes)
         recorder.touch("image", [*sweep.writes, *_stored(graph, sweep)])
@@ -172,24 +185,36 @@ def _forward(
         recorder.drop("image", ending.get(sweep.index, ()))
 
 
-def _backward(graph: Graph, layout: Layout, fused: bool, recorder: _StoreTracker) -> None:
-    replays = {replay.index: replay for replay in layout.replays}
-    for sweep in reversed(layout.sweeps):
-        if replay := replays.get(sweep.index):
+def _backward(
+    graph: Graph,
+    layout: Layout,
+    learned: Collection[int],
+    backward: Sequence[BackwardSweep],
+    fused: bool,
+    recorder: _StoreTracker,
+) -> None:
+    last = len(layout.sweeps)
+    for sweep, replays in backward:
+        for skipped in reversed(layout.sweeps[sweep.index + 1 : last]):
+            recorder.drop_images(skipped.writes)
+        last = sweep.index
+        for replay in replays:
             recorder.make("remat", replay.writes)
             recorder.touch_images([*replay.writes, *_stored(graph, replay)])
             recorder.moment("replay", replay, _external(graph, replay))
         is_fused = fused and sweep is layout.sweeps[-1]
         if not is_fused:
-            folded = [n.inputs[0] for n in foldable(sweep) if n.inputs[0] not in layout.kept]
+            reduced = [n for n in foldable(sweep) if n.inputs[0] in learned]
+            folded = [n.inputs[0] for n in reduced if n.inputs[0] not in layout.kept]
             recorder.touch_images(folded)
             recorder.touch("gradient", [*folded, *folded])
             recorder.drop_images(folded)
-            summed = {v for n in sweep.reductions for v in n.inputs}.difference(folded)
+            summed = read_backward(sweep, learned).difference(sweep.reads, folded)
             recorder.touch_images(v for v in sweep.writes if v in summed)
         reads = _stored(graph, sweep)
-        recorder.make("gradient", reads)
-        recorder.touch("gradient", [*reads, *sweep.writes])
+        targets = [v for v in reads if v in learned]
+        recorder.make("gradient", targets)
+        recorder.touch("gradient", [*targets, *(v for v in sweep.writes if v in learned)])
         recorder.touch_images(reads)
         recorder.moment("both" if is_fused else "backward", sweep, _external(graph, sweep))
         recorder.drop("gradient", sweep.writes)
@@ -203,11 +228,6 @@ def _stored(graph: Graph, sweep: Sweep) -> list[int]:
 
 def _external(graph: Graph, sweep: Sweep) -> list[int]:
     return [v for v in sweep.reads if v in graph.inputs]
-
-
-def aligned(size: int) -> int:
-    """Return the bytes that an array of `size` bytes occupies: whole alignments, and at least one."""
-    return max(-(-size // ALIGNMENT), 1) * ALIGNMENT
 
 
 def place(spans: Mapping[Store, Span], sizes: Mapping[int, int]) -> dict[Store, int]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+KERNEL_ELEMENTS = 2**31 - 1
+"""Most elements of a tensor. Kernels fail or return wrong results with more (tensorflow issues 60330, 8471, 124949)."""
+
 WORKSPACE_SHARE = 16
 """One part in so many of the bytes of a GPU is for the workspace of its kernels."""
 

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 
-from tfbig.geometry.windows import Size
-from tfbig.network.graph import Graph, Local, Whole
+from tfbig.network.graph import Local, Whole
 from tfbig.plan.cost import bytes_of, operations_of
+from tfbig.plan.fixed_bytes import TraceBytes, gradient_bytes
 from tfbig.plan.lifetimes import Moment, Timeline
-from tfbig.plan.limits import Projected
+from tfbig.plan.limits import KERNEL_ELEMENTS, Projected
 from tfbig.plan.plan import Plan, SweepCost
 from tfbig.plan.prepared_graph import PreparedGraph
 from tfbig.plan.pricing import Problem
 from tfbig.plan.sweeps import Layout, Sweep
 
-BASE_BYTES = 64 * 2**20
-"""Bytes of a step of any plain model, for traces and buffers."""
+TRAINING = TraceBytes(runtime=32 * 2**20, sweep=0, node=27 * 2**15, whole=27 * 2**15)
+"""Bytes of the TensorFlow graph of a training step in plain Keras.
+
+A node of BatchNormalization alone is a dozen operations, with as many for its gradient, and each trainable weight has
+two dozen of the optimizer. About the least that exceeds what eleven networks of `keras.applications` take on images of
+96 x 96 (`benchmarks/plan_holds.py`).
+"""
+
+INFERENCE = TraceBytes(runtime=28 * 2**20, sweep=0, node=2**17, whole=2**17)
+"""Bytes of the graph of a prediction in plain Keras, found in the same way."""
+
+COMPILED = 18 * 2**20, 5 * 2**19
+"""Bytes with which Keras has XLA compile a convolution in groups, also on a CPU: with its gradients, and without.
+
+ConvNeXtTiny has 18 of them; on images of 96 x 96 a training step takes 320 MB more than what else is counted, and a
+prediction at 256 x 320 takes 24 MB more.
+"""
+
+MATRIX_BYTES = 4
+"""Bytes of an element of the matrices that gradients of convolutions fill, in float32."""
 
 GRADIENTS = 3
 """Number of images of the largest size whose gradients, or copies in another layout, exist at the same time."""
@@ -36,16 +53,16 @@ def layout_of(prepared: PreparedGraph) -> Layout:
 
 
 def plan_of(problem: Problem) -> Plan | None:
-    """Return the plan of the plain model; None if it needs more than `Limits.plain`.
+    """Return the plan of the plain model; None if it needs more than `Limits.plain`, or tensors of too many elements.
 
     Args:
         problem: The problem.
     """
     prepared, limits = problem.prepared, problem.limits
-    if not limits.plain:
+    if not limits.plain or most_elements(problem) > KERNEL_ELEMENTS:
         return None
     graph, options, batch = prepared.graph, prepared.options, problem.batch
-    used = peak_bytes(graph, batch, problem.extents, options.training) + limits.workspace
+    used = peak_bytes(problem) + limits.workspace
     if used > limits.plain:
         return None
     layout = layout_of(prepared)
@@ -65,9 +82,6 @@ def plan_of(problem: Problem) -> Plan | None:
         starts=len(sweep.nodes),
     )
     what = "both" if options.training else "forward"
-    gradients = (
-        options.model_bytes if options.training else 0
-    )  # of the weights, and what the optimizer adds
     return Plan(
         shape=problem.shape,
         layout=layout,
@@ -77,7 +91,7 @@ def plan_of(problem: Problem) -> Plan | None:
         image_bytes=images,
         places={},
         allowed=limits,
-        projected=Projected(used, 0, 0, BASE_BYTES + gradients, options.model_bytes),
+        projected=Projected(used, 0, 0, _fixed_bytes(problem, sweep), options.model_bytes),
         repeated_operations=0,
         training=options.training,
         rates=prepared.rates,
@@ -85,22 +99,51 @@ def plan_of(problem: Problem) -> Plan | None:
     )
 
 
-def peak_bytes(graph: Graph, batch: int, extents: Mapping[int, Size], training: bool) -> int:
-    """Return an upper bound of the bytes of all tensors that the plain model has at any time.
+def _fixed_bytes(problem: Problem, sweep: Sweep) -> int:
+    """Return the bytes of a step that do not depend on the size of its images."""
+    graph, training = problem.prepared.graph, problem.prepared.options.training
+    compiled = sum(n.op.compiled for n in sweep.locals)
+    if not training:
+        return INFERENCE.of(graph, [sweep]) + compiled * COMPILED[1]
+    return TRAINING.of(graph, [sweep]) + compiled * COMPILED[0] + gradient_bytes(graph)
 
-    In training every output of a layer waits for the backward pass, and the gradients of a few exist with it; in
-    inference an output waits for the last layer that reads it.
+
+def most_elements(problem: Problem) -> int:
+    """Return the elements of the largest tensor of the plain model.
 
     Args:
-        graph: The graph.
-        batch: Number of images in a batch.
-        extents: Size of every image.
-        training: Whether a backward pass follows.
+        problem: The problem.
     """
-    sizes = {v: bytes_of(graph, v, batch, extents) for v in extents}
-    largest = max(sizes.values())
-    if training:
-        return sum(sizes.values()) + GRADIENTS * largest
+    graph, extents = problem.prepared.graph, problem.extents
+    images = (problem.batch * prod(n) * graph.values[v].channels for v, n in extents.items())
+    return max(max(images), _matrix_elements(problem))
+
+
+def _matrix_elements(problem: Problem) -> int:
+    """Return the elements of the largest matrices that the gradients of one convolution fill at the same time."""
+    graph, extents, learned = problem.prepared.graph, problem.extents, problem.learned
+    if not problem.prepared.options.im2col:
+        return 0
+    trained = [n for n in graph.nodes if isinstance(n.op, Local) and n.output in learned]
+    gradients = {n.output: 1 + (n.inputs[0] in learned) for n in trained}
+    matrices = (prod(extents[n.output]) * n.op.im2col * gradients[n.output] for n in trained)
+    return max(matrices, default=0)
+
+
+def peak_bytes(problem: Problem) -> int:
+    """Return an upper bound of the bytes of all images that the plain model has at any time.
+
+    An output waits for the last layer that reads it. Where a gradient is needed, every output of a layer waits for the
+    backward pass, and the gradients of a few exist with it, and the matrices of a convolution that is not oneDNN's.
+
+    Args:
+        problem: The problem.
+    """
+    graph, learned = problem.prepared.graph, problem.learned
+    sizes = {v: bytes_of(graph, v, problem.batch, problem.extents) for v in problem.extents}
+    trained = [n for n in graph.nodes if n.output in learned]
+    waiting = {i for n in trained for i in (*n.inputs, n.output)}
+    inside = sum(sizes[n.output] * n.op.waiting for n in trained if isinstance(n.op, Local))
     last = {i: at for at, node in enumerate(graph.nodes) for i in node.inputs}
     live = sum(sizes[i] for i in graph.inputs if i in sizes)
     most = live
@@ -108,8 +151,10 @@ def peak_bytes(graph: Graph, batch: int, extents: Mapping[int, Size], training: 
         if isinstance(node.op, Local):
             live += sizes[node.output]
             most = max(most, live)
-        done = (
-            set() if isinstance(node.op, Whole) else {node.inputs[p] for p in node.image_positions}
-        )
-        live -= sum(sizes[v] for v in done if last[v] == at and v not in graph.outputs)
-    return most + largest  # a padded copy, or a buffer of a convolution
+        if not isinstance(node.op, Whole):
+            done = {node.inputs[p] for p in node.image_positions}.difference(waiting, graph.outputs)
+            live -= sum(sizes[v] for v in done if last[v] == at)
+    forward = most + max(sizes.values())  # a padded copy, or a buffer of a convolution
+    kept = [size for v, size in sizes.items() if v in waiting]
+    backward = sum(kept) + inside + GRADIENTS * max(kept, default=0)
+    return max(forward, backward + MATRIX_BYTES * _matrix_elements(problem))

@@ -8,7 +8,7 @@ import numpy as np
 
 from tfbig.geometry.background import Background
 from tfbig.geometry.windows import Size
-from tfbig.network.graph import Graph
+from tfbig.network.graph import Graph, values_with_gradient
 from tfbig.plan import search
 from tfbig.plan.limits import Limits
 from tfbig.plan.plan import Plan
@@ -51,6 +51,7 @@ class Planner:
         sizes: dict[int, Size],
         layout: Layout | None = None,
         backgrounds: Mapping[int, Background] | None = None,
+        learned: frozenset[int] | None = None,
     ) -> Plan:
         """Return the plan for input images of some sizes.
 
@@ -59,6 +60,8 @@ class Planner:
             sizes: Size of each input image, `{value: (rows, columns)}`.
             layout: Layout to use. Default: the fastest that fits.
             backgrounds: Background of the input images that have one.
+            learned: Values that need a gradient, see `tfbig.network.graph.values_with_gradient`. Default: those that
+                depend on a weight that is trainable now.
 
         Returns:
             The plan; the same object for the same arguments.
@@ -66,13 +69,20 @@ class Planner:
         Raises:
             BudgetError: If the smallest strip, or the images that must be stored, exceed the limits.
         """
-        background = frozenset((backgrounds or {}).items())
-        key = (batch, *sorted(sizes.items()), layout, background)
+        background, learned = frozenset((backgrounds or {}).items()), self._learned(learned)
+        key = (batch, *sorted(sizes.items()), layout, background, learned, self.graph.trained)
         if key not in self._plans:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
-            self._plans[key] = self._make(batch, sizes, layout, dict(background))
+            problem = self._problem(batch, sizes, dict(background), learned)
+            self._plans[key] = self._make(problem, layout)
         return self._plans[key]
+
+    def _learned(self, learned: frozenset[int] | None) -> frozenset[int]:
+        """Return the values that need a gradient; none in inference."""
+        if not self.prepared.options.training:
+            return frozenset()
+        return values_with_gradient(self.graph, self.graph.trained) if learned is None else learned
 
     def tables(self, plan: Plan, sizes: dict[int, Size]) -> list[np.ndarray]:
         """Return the geometry of all strips or tiles of a plan.
@@ -91,25 +101,17 @@ class Planner:
         pairs += zip(plan.layout.replays, plan.replay_costs, strict=True)
         return [sweep.tiles(extents, cost.counts) for sweep, cost in pairs]
 
-    def _make(
-        self,
-        batch: int,
-        sizes: dict[int, Size],
-        layout: Layout | None,
-        backgrounds: Mapping[int, Background],
-    ) -> Plan:
-        return self._solve(self._problem(batch, sizes, self.limits, backgrounds), layout)
+    def _make(self, problem: Problem, layout: Layout | None) -> Plan:
+        """Return the plan of a problem, with a layout if one is given."""
+        return search.fastest(problem) if layout is None else search.with_layout(problem, layout)
 
     def _problem(
         self,
         batch: int,
         sizes: dict[int, Size],
-        limits: Limits,
         backgrounds: Mapping[int, Background] | None = None,
+        learned: frozenset[int] | None = None,
     ) -> Problem:
-        extents = self.graph.extents(sizes)
-        return Problem(self.prepared, limits, batch, extents, backgrounds or {})
-
-    @staticmethod
-    def _solve(problem: Problem, layout: Layout | None) -> Plan:
-        return search.fastest(problem) if layout is None else search.with_layout(problem, layout)
+        """Return the problem of `plan`. Args: as there."""
+        extents, learned = self.graph.extents(sizes), self._learned(learned)
+        return Problem(self.prepared, self.limits, batch, extents, backgrounds or {}, learned)

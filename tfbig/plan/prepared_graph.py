@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -14,7 +14,6 @@ from tfbig.plan.cut_search import TWO_CORES
 from tfbig.plan.cut_search import choose as choose_cuts
 from tfbig.plan.fixed_bytes import fixed_bytes
 from tfbig.plan.plan import Rates
-from tfbig.plan.strip_search import images_with_gradient
 from tfbig.plan.sweeps import Layout, Sweep, schedule
 from tfbig.system import progress
 from tfbig.units import itemsize
@@ -82,11 +81,6 @@ class PreparedGraph:
         return schedule(self.graph, self.cuts)
 
     @cached_property
-    def with_gradient(self) -> frozenset[int]:
-        """Images that have a gradient in training."""
-        return images_with_gradient(self.graph)
-
-    @cached_property
     def fused(self) -> bool:
         """Return whether the last sweep, with a loss, can run forward and backward together."""
         return self.options.training and _is_fusible(self.graph, self.sweeps[-1])
@@ -135,10 +129,26 @@ class PreparedGraph:
         """
         return {v: bytes_of(self.graph, v, batch, extents, self.stored_dtype(v)) for v in extents}
 
-    @cached_property
-    def fixed_bytes(self) -> int:
-        """Bytes of a step for any image size, without freed strips."""
-        return fixed_bytes(self.graph, self.sweeps, self.options.training)
+    def runs_backward(self, sweep: Sweep, learned: Container[int]) -> bool:
+        """Return whether a backward pass of a sweep follows.
+
+        Args:
+            sweep: A sweep or a replay, which has none.
+            learned: Values that need a gradient.
+        """
+        if sweep.is_replay or not self.options.training:
+            return False
+        is_fused = self.fused and [n.output for n in sweep.reductions] == self.graph.outputs
+        return is_fused or any(n.output in learned for n in sweep.nodes)
+
+    def fixed_bytes(self, learned: Container[int]) -> int:
+        """Return the bytes of a step for any image size, without freed strips.
+
+        Args:
+            learned: Values that need a gradient.
+        """
+        frozen = [sweep for sweep in self.sweeps if not self.runs_backward(sweep, learned)]
+        return fixed_bytes(self.graph, self.sweeps, self.options.training, frozen)
 
     def repeated_operations(self, layout: Layout, batch: int, extents: Mapping[int, Size]) -> int:
         """Return the operations of nodes that an earlier sweep has run already, except cheap nodes.

@@ -30,6 +30,7 @@ class Problem:
         batch: Number of images in a batch.
         extents: Size of every image.
         backgrounds: Background of the input images that have one.
+        learned: Values that need a gradient; none in inference.
     """
 
     prepared: PreparedGraph
@@ -37,6 +38,7 @@ class Problem:
     batch: int
     extents: Mapping[int, Size]
     backgrounds: Mapping[int, Background] = field(default_factory=dict)
+    learned: frozenset[int] = frozenset()
 
     def activity(self, layout: Layout) -> Activity | None:
         """Return what a layout computes; None if no input has background, or a layer cannot compute tiles.
@@ -69,9 +71,10 @@ class Problem:
     @cached_property
     def fixed_bytes(self) -> int:
         """Bytes of a step besides its images and strips, in the layout that stores every image."""
+        fixed = self.prepared.fixed_bytes(self.learned)
         if not self.limits.shared:
-            return self.prepared.fixed_bytes
-        return self.prepared.fixed_bytes + freed_bytes(self.limits.device, self.image_bytes)
+            return fixed
+        return fixed + freed_bytes(self.limits.device, self.image_bytes)
 
 
 class Pricing:
@@ -159,8 +162,8 @@ class Pricing:
         """Return what all plans of a layout share: its timeline, and the operations that sweeps repeat."""
         if id(layout) not in self._steps:
             prepared, problem = self.problem.prepared, self.problem
-            bare, training = replace(layout, kept=frozenset()), prepared.options.training
-            timeline = lifetimes.timeline(prepared.graph, bare, training, prepared.fused)
+            bare = replace(layout, kept=frozenset())
+            timeline = lifetimes.timeline(prepared.graph, bare, problem.learned, prepared.fused)
             repeated = prepared.repeated_operations(layout, problem.batch, problem.extents)
             self._steps.clear()
             self._steps[id(layout)] = layout, timeline, repeated
@@ -205,7 +208,7 @@ def _strips(problem: Problem, sweep: Sweep, device_bytes: int) -> Strips:
         keeps=options.keeps,
         workspace=problem.limits.workspace,
         im2col=options.im2col,
-        training=options.training and not sweep.is_replay,
-        with_gradient=prepared.with_gradient,
+        training=prepared.runs_backward(sweep, problem.learned),
+        learned=problem.learned,
         name=options.name,
     )

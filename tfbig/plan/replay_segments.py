@@ -7,7 +7,7 @@ rematerialises them from the stored images. All statistics are known by then, so
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from tfbig.network.graph import Graph
 from tfbig.plan.sweeps import NodeIndex, Sweep
@@ -32,20 +32,27 @@ def last_readers(graph: Graph, sweeps: Sequence[Sweep]) -> dict[int, int]:
     return last | {v: len(sweeps) for v in graph.outputs if v in last}
 
 
-def replay(graph: Graph, sweeps: Sequence[Sweep], segment: Segment) -> Sweep | None:
+def replay(
+    graph: Graph,
+    sweeps: Sequence[Sweep],
+    segment: Segment,
+    waiting: Container[int] | None = None,
+) -> Sweep | None:
     """Return the sweep that rematerialises the inner images of a segment.
 
     Args:
         graph: The graph of the sweeps.
         sweeps: The sweeps.
         segment: First and last sweep.
+        waiting: Images that the backward pass reads; the others are not rematerialised. Default: all.
 
     Returns:
         The replay; None if the segment has no inner images.
     """
     first, last = segment
     until = last_readers(graph, sweeps)
-    inner = sorted(v for s in sweeps[first : last + 1] for v in s.writes if until[v] <= last)
+    written = [v for s in sweeps[first : last + 1] for v in s.writes if until[v] <= last]
+    inner = sorted(v for v in written if waiting is None or v in waiting)
     if not inner:
         return None
     stored = {v for s in sweeps[: last + 1] for v in s.writes} - set(inner)
@@ -63,7 +70,10 @@ def replay(graph: Graph, sweeps: Sequence[Sweep], segment: Segment) -> Sweep | N
 
 
 def partitions(
-    graph: Graph, sweeps: Sequence[Sweep], sizes: Mapping[int, int]
+    graph: Graph,
+    sweeps: Sequence[Sweep],
+    sizes: Mapping[int, int],
+    waiting: Container[int] | None = None,
 ) -> list[tuple[Segment, ...]]:
     """Return ways to divide the sweeps into segments, from long segments to short ones.
 
@@ -74,10 +84,13 @@ def partitions(
         graph: The graph of the sweeps.
         sweeps: The sweeps.
         sizes: Bytes of every image.
+        waiting: Images that the backward pass reads; the others end with the forward pass in any case. Default: all.
 
     Returns:
         For each way, its segments in order.
     """
+    if waiting is not None:
+        sizes = {v: size if v in waiting else 0 for v, size in sizes.items()}
     stored, inner = _tables(graph, sweeps, sizes)
     bound, ways = inner[0][-1], []
     smallest = min((b for row in inner for b in row if b), default=0)

@@ -24,6 +24,7 @@ from tfbig.plan import kept_images, layout_search, placement, plain_model, refus
 from tfbig.plan.activity import Activity
 from tfbig.plan.cost import operations_of
 from tfbig.plan.layout_search import Family
+from tfbig.plan.limits import KERNEL_ELEMENTS
 from tfbig.plan.plan import Plan
 from tfbig.plan.prepared_graph import operations_of_node
 from tfbig.plan.pricing import Pricing, Problem
@@ -140,7 +141,7 @@ def with_layout(problem: Problem, layout: Layout) -> Plan:
             raise BudgetError(
                 f"'{prepared.options.name}': the layout is for images that are not cut into strips."
             )
-        plans.append(kept_images.keep(prepared, bare, layout.kept))
+        plans.append(kept_images.keep(problem, bare, layout.kept))
         if not layout.kept or plans[-1].projected.device <= problem.limits.device:
             break
     else:
@@ -157,7 +158,8 @@ def _with_plain_layout(problem: Problem) -> Plan:
     if plan is None:
         raise BudgetError(
             f"'{problem.prepared.options.name}': the plain model needs more than "
-            f"{format_bytes(problem.limits.plain)}, which are allowed without strips."
+            f"{format_bytes(problem.limits.plain)}, which are allowed without strips, or a tensor of more than "
+            f"{KERNEL_ELEMENTS} elements. Use smaller images, or strips."
         )
     return plan
 
@@ -203,8 +205,8 @@ def _on_accelerator(pricing: Pricing, straight: Plan) -> Plan:
     Raises:
         BudgetError: None fits.
     """
-    prepared, plans = pricing.problem.prepared, list[Plan]()
-    enough = GOOD_ENOUGH * kept_images.keep_all(prepared, straight).seconds
+    plans = list[Plan]()
+    enough = GOOD_ENOUGH * kept_images.keep_all(pricing.problem, straight).seconds
 
     def best_of(layouts: Iterable[Layout], best: Plan | None = None) -> Plan | None:
         """Return the fastest plan that fits, of those of some layouts and the best one so far."""
@@ -213,7 +215,9 @@ def _on_accelerator(pricing: Pricing, straight: Plan) -> Plan:
             if most <= enough:
                 break
             with suppress(BudgetError):
-                for plan in kept_images.candidates(prepared, _heights(pricing, layout), most):
+                for plan in kept_images.candidates(
+                    pricing.problem, _heights(pricing, layout), most
+                ):
                     plans.append(plan)
                     best = placement.fit(plan, inf if best is None else best.seconds) or best
         return best
@@ -272,7 +276,9 @@ def _families(problem: Problem) -> Iterator[Family]:
 
     graph, cuts, effort = prepared.graph, prepared.cuts, _effort(problem)
     if prepared.options.training:
-        return layout_search.families_storing_less(graph, cuts, stored, worth, effort)
+        return layout_search.families_storing_less(
+            graph, cuts, stored, worth, effort, problem.learned
+        )
     return layout_search.with_fewer_cuts(graph, cuts, stored)
 
 

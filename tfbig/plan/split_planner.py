@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 from tfbig.errors import BudgetError
-from tfbig.geometry.background import Background
 from tfbig.geometry.windows import Size
 from tfbig.network.graph import Graph
 from tfbig.plan.limits import Limits, workspace_of
 from tfbig.plan.plan import Plan
 from tfbig.plan.planner import Planner
 from tfbig.plan.prepared_graph import Options
+from tfbig.plan.pricing import Problem
 from tfbig.plan.sweeps import Layout
 from tfbig.units import format_bytes
 
@@ -73,20 +72,12 @@ class SplitPlanner(Planner):
         super().__init__(graph, limits, options)
         self.split = split
 
-    def _make(
-        self,
-        batch: int,
-        sizes: dict[int, Size],
-        layout: Layout | None,
-        backgrounds: Mapping[int, Background],
-    ) -> Plan:
-        size = sizes[self.prepared.first_image]
+    def _make(self, problem: Problem, layout: Layout | None) -> Plan:
+        batch, size = problem.batch, problem.extents[self.prepared.first_image]
         gradients = 2 if self.prepared.options.training else 1
         whole = self.split.whole_bytes(batch, size) * gradients
         try:
-            plan = self._solve(
-                self._problem(batch, sizes, self.limits.without(whole), backgrounds), layout
-            )
+            plan = super()._make(replace(problem, limits=self.limits.without(whole)), layout)
         except BudgetError as error:
             if not error.need_bytes:  # of host memory, with what the rest takes
                 raise

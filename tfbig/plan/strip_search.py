@@ -11,15 +11,12 @@ import numpy as np
 
 from tfbig.errors import BudgetError
 from tfbig.geometry.windows import Interval, Number, Size
-from tfbig.network.graph import Graph, Local
+from tfbig.network.graph import Graph
 from tfbig.plan.cost import operations_of, sweep_limit
-from tfbig.plan.limits import device_for
+from tfbig.plan.limits import KERNEL_ELEMENTS, device_for
 from tfbig.plan.plan import SweepCost, layers_of
 from tfbig.plan.sweeps import Sweep
 from tfbig.units import format_bytes, itemsize
-
-KERNEL_ELEMENTS = 2**31 - 1
-"""Most elements of a tensor. Kernels fail or return wrong results with more (tensorflow issues 60330, 8471, 124949)."""
 
 MOST_RECOMPUTED = 1.05
 """Largest ratio of operations to those on whole images at which strips are divided among the cores."""
@@ -39,7 +36,7 @@ class Strips:
         extents: Size of every image.
         allowed_bytes: Most bytes of strips at any time.
         training: Whether a backward pass of the sweep follows.
-        with_gradient: Images that have a gradient in training.
+        learned: Values that need a gradient.
         firm: Whether `allowed_bytes` is a limit; otherwise the smallest strip may need more.
         fixed: Number of strips, whatever their bytes.
         max_elements: Most elements of a strip of an image that the sweep reads; replaces `allowed_bytes`.
@@ -60,7 +57,7 @@ class Strips:
     extents: Mapping[int, Size]
     allowed_bytes: int
     training: bool
-    with_gradient: frozenset[int]
+    learned: frozenset[int]
     firm: bool = True
     fixed: int | None = None
     max_elements: int | None = None
@@ -242,7 +239,7 @@ class Strips:
         scored = any(n.op.fusible for n in sweep.reductions)
         temporaries = max(tiles.values(), default=0) * (4 if self.training or scored else 1)
         temporaries = max(temporaries, _matrix_bytes(self, tiles))
-        doubled = self.with_gradient if self.training else ()
+        doubled = self.learned if self.training else ()
         one = sum(b * (2 if v in doubled else 1) for v, b in tiles.items()) + temporaries
         each = -(-count * prod(self.blocks) // self.devices)
         if self.keeps:
@@ -289,7 +286,7 @@ def _waiting_bytes(strips: Strips, tiles: Mapping[int, int]) -> int:
         tiles: Bytes of each image of a strip.
     """
     sweep = strips.sweep
-    gradients = strips.with_gradient.intersection(sweep.writes) if strips.training else ()
+    gradients = strips.learned.intersection(sweep.writes) if strips.training else ()
     return sum(tiles[v] for v in (*sweep.reads, *sweep.writes, *gradients))
 
 
@@ -305,7 +302,7 @@ def _matrix_bytes(strips: Strips, tiles: Mapping[int, int]) -> int:
     values, most = strips.graph.values, 0
     for node in strips.sweep.locals:
         one_channel = tiles[node.output] // (strips.batch * values[node.output].channels)
-        gradients = 1 + (node.inputs[0] in strips.with_gradient)
+        gradients = 1 + (node.inputs[0] in strips.learned)
         most = max(most, one_channel * node.op.im2col * gradients)
     return most
 
@@ -385,22 +382,3 @@ def intervals(
     owned = sweep.owned(sizes, count, np.asarray(parts, np.int64), steps)
     needs = sweep.needs(sizes, owned, axis)
     return {v: needs[v] for v in sizes}
-
-
-def images_with_gradient(graph: Graph) -> frozenset[int]:
-    """Return the images that have a gradient in training: those that depend on a weight or a statistic.
-
-    Args:
-        graph: The graph of the images.
-
-    Returns:
-        The images.
-    """
-    images: set[int] = set()
-    for node in graph.nodes:
-        depends = bool(node.weights) or any(
-            i in images or not (graph.values[i].image or i in graph.sizes) for i in node.inputs
-        )
-        if isinstance(node.op, Local) and depends:
-            images.add(node.output)
-    return frozenset(images)

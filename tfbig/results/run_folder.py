@@ -282,12 +282,6 @@ def column(path: str | Path, row: Mapping[str, str], key: str) -> str:
     return row[key]
 
 
-def save_model(path: str | Path, model: keras.Model) -> None:
-    """Save a Keras model as a `.keras` file, atomically."""
-    with atomic_write(path) as part:
-        model.save(part)
-
-
 def create(path: str | Path) -> Path:
     """Create the folder of a new run.
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from tfbig.plan.lifetimes import aligned
 from tfbig.stores.address_ranges import Ranges
+from tfbig.units import aligned
 
 PAGE = mmap.PAGESIZE
 

@@ -18,6 +18,7 @@ from tfbig.errors import UnsupportedLayerError
 from tfbig.network import front_and_rest, user_code
 from tfbig.plan.plan import Plan
 from tfbig.streaming import gradient_step, labels, loss_step, prediction, trackers
+from tfbig.streaming.class_weights import ClassWeights
 from tfbig.streaming.layout_model import LayoutModel
 from tfbig.streaming.loss_step import LossStep
 from tfbig.streaming.model_inputs import ModelInputs
@@ -102,7 +103,7 @@ def stream(
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
-class StreamedModel(LayoutModel):
+class StreamedModel(ClassWeights, LayoutModel):
     """A Keras model that runs strip by strip, as returned by `tfbig.stream`.
 
     `compile`, `fit`, `evaluate`, `predict`, `save` and custom training loops work as in Keras. Inputs and targets are
@@ -216,7 +217,7 @@ class StreamedModel(LayoutModel):
         step = _loss_step(self, data, training=True)
         if step.runs_plain:
             with _plainly(self, step, training=True):
-                return gradient_step.keras_gradients(self, _of_pixels(self, data))
+                return gradient_step.keras_gradients(self, _of_pixels(self, step, data))
         if not self.trainable_variables:
             return [], _finish(self, step, step.forward())
         scale = self.optimizer.scale_loss(tf.constant(1.0 / gradient_step.replicas()))
@@ -239,7 +240,7 @@ class StreamedModel(LayoutModel):
         step = _loss_step(self, data, training=False)
         if step.runs_plain:
             with _plainly(self, step, training=False):
-                return super().test_step(_of_pixels(self, data))
+                return super().test_step(_of_pixels(self, step, data))
         return _finish(self, step, step.forward())
 
     def _with_labels(self, data: Any) -> Any:
@@ -453,12 +454,13 @@ def _dense(model: StreamedModel, data: Any) -> Any:
     return model._programs.labels.dense_data(data, keras_internals.compiled_loss(model), outputs)
 
 
-def _of_pixels(model: StreamedModel, data: Any) -> Any:
+def _of_pixels(model: StreamedModel, step: LossStep, data: Any) -> Any:
     """Return data with tensors as targets, and a sample weight for each pixel, as the losses of Keras expect."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(_dense(model, data))
     y, sample_weight = model._programs.labels.prepare(y, sample_weight)
     if sample_weight is not None:
         sample_weight = labels.of_pixels(sample_weight, y)
+    y = step.objective.as_keras_expects(y)
     return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
 
 

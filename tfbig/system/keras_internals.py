@@ -14,6 +14,7 @@ import keras
 from keras.src.applications.convnext import LayerScale as LayerScale
 from keras.src.applications.convnext import StochasticDepth as StochasticDepth
 from keras.src.applications.inception_resnet_v2 import CustomScaleLayer as CustomScaleLayer
+from keras.src.backend import AutocastScope
 from keras.src.backend import compute_output_spec as compute_output_spec
 from keras.src.backend import get_keras_mask as get_keras_mask
 from keras.src.backend.common.global_state import get_global_attribute, set_global_attribute
@@ -35,6 +36,11 @@ OPERATIONS: Final[dict[str, type]] = {
     **vars(core),
 }
 """Classes of the operations of `keras.ops` by name, among other names of their modules."""
+
+
+def operations(names: str) -> list[type]:
+    """Return the classes of the operations of `keras.ops` with these names, separated by spaces, that exist."""
+    return [OPERATIONS[name] for name in names.split() if name in OPERATIONS]
 
 
 # ---------------------------------------------------------------------------------- models and layers

@@ -13,8 +13,13 @@ from typing import Any
 
 import keras
 
-from tfbig.results.run_folder import save_model
 from tfbig.sources.writing import atomic_write
+
+
+def save_model(path: str | Path, model: keras.Model) -> None:
+    """Save a Keras model as a `.keras` file, atomically."""
+    with atomic_write(path) as part:
+        model.save(part)
 
 
 def best_epoch(values: Sequence[float], window: int) -> int:

@@ -11,6 +11,7 @@ from tfbig.cli.data import splits
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.cli.tasks.task import Models, Plans, Task
 from tfbig.results import figures, run_folder
+from tfbig.training.best_window import save_model
 
 PLAN = "plan.txt"
 
@@ -73,7 +74,7 @@ def _fit_and_save(
         run_folder.write_text(folder / PLAN, f"{plans.training}\n")
     history = task.fit(models, settings, data, folder)
     _, peak = run_folder.memory_bytes()  # of training: pictures are not in the plan
-    run_folder.save_model(folder / run_folder.MODEL, models.twin)
+    save_model(folder / run_folder.MODEL, models.twin)
     figures.learning_curve(folder / "learning_curve.png", history, *task.curve(settings))
     measured = {key: history[-1][key] for key in task.measured}
     return {"epochs": len(history), **measured, "peak_bytes": peak}

@@ -5,6 +5,7 @@ add one rule, see `rule`. Layers without an image among their inputs need none, 
 """
 
 from tfbig.network.rules import (
+    adaptive_pooling,
     attention,
     channels,
     constant_images,
@@ -17,6 +18,9 @@ from tfbig.network.rules import (
     products,
     reductions,
     resampling,
+    resizing,
+    selection,
+    windowed_operations,
     wrappers,
 )
 from tfbig.network.rules.call import Call, Slot
@@ -28,6 +32,7 @@ __all__ = [
     "Call",
     "Rule",
     "Slot",
+    "adaptive_pooling",
     "apply",
     "attention",
     "channels",
@@ -45,6 +50,9 @@ __all__ = [
     "products",
     "reductions",
     "resampling",
+    "resizing",
     "rule",
+    "selection",
+    "windowed_operations",
     "wrappers",
 ]

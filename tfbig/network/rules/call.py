@@ -343,13 +343,17 @@ class Sum(Reduce):
         return tuple(tf.zeros_like(t) for t in self.partial(pixel, kernels.Strip(0, 1, 1, ())))
 
     def partial(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor, ...]:
-        """Return the sums of a strip."""
+        """Return the sums of a strip, in float64, in which those of all strips are added up."""
+        return tuple(tf.cast(t, tf.float64) for t in self._sums(inputs, strip))
+
+    def _sums(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor, ...]:
+        """Return the sums of a strip in the element type of the function."""
         sums = self.function([tf.cast(t, self.wide) for t in inputs], strip)
         return tuple(sums) if isinstance(sums, (tuple, list)) else (sums,)
 
     def finalize(self, partial: tuple[tf.Tensor, ...], pixels: Any) -> tuple[tf.Tensor, ...]:
         """Return the sums and the number of pixels, in their element type."""
-        return *partial, tf.cast(tf.cast(pixels, tf.float64), self.wide)
+        return tuple(tf.cast(t, self.wide) for t in (*partial, tf.cast(pixels, tf.float64)))
 
     def pullback(
         self, inputs: list[tf.Tensor], strip: Any, result: Any, cotangent: Any
@@ -357,5 +361,6 @@ class Sum(Reduce):
         """Return the gradients of the inputs."""
         with tf.GradientTape() as tape:
             tape.watch(inputs)
-            sums = self.partial(inputs, strip)
-        return tape.gradient(sums, inputs, list(cotangent[: len(sums)]))
+            sums = self._sums(inputs, strip)
+        seeds = [tf.cast(c, t.dtype) for t, c in zip(sums, cotangent, strict=False)]
+        return tape.gradient(sums, inputs, seeds)

@@ -17,9 +17,9 @@ from tfbig.network.rules import channel_shapes, registry
 from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.channel_shapes import any_channel_shape
 from tfbig.network.rules.nodes import check_broadcast, per_pixel, per_pixel_parts
-from tfbig.network.rules.operations import operations
 from tfbig.network.rules.pooling import has_fixed_size, read_whole
 from tfbig.network.rules.registry import rule
+from tfbig.system.keras_internals import operations
 
 layers = keras.layers
 

@@ -20,9 +20,10 @@ from tfbig.network.rules.call import Call
 from tfbig.network.rules.channel_shapes import any_channel_shape
 from tfbig.network.rules.channels import axes_of, check_axes
 from tfbig.network.rules.nodes import check_broadcast, per_pixel
-from tfbig.network.rules.operations import ELEMENTWISE, operations
+from tfbig.network.rules.operations import ELEMENTWISE
 from tfbig.network.rules.registry import rule
 from tfbig.system import keras_internals
+from tfbig.system.keras_internals import operations
 
 layers = keras.layers
 

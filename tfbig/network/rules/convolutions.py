@@ -31,11 +31,11 @@ def _linear(
     phase: Any = None,
     name: str = "convolution",
     low_rank: Sequence[Any] = (),
-    any_channels: bool = False,
+    **traits: Any,
 ) -> int:
     """Add a linear layer with its bias and activation; with `windows` None it is per pixel.
 
-    `low_rank` holds the two factors of a change of the kernel by LoRA. `any_channels` is a trait of `function`, see
+    `low_rank` holds the two factors of a change of the kernel by LoRA. Further traits are those of `function`, see
     `tfbig.network.graph.Local`.
     """
     layer = call.layer
@@ -48,7 +48,7 @@ def _linear(
     def run(x: list[tf.Tensor], w: list[tf.Tensor], strip: Any) -> tf.Tensor:
         weight = tf.cast(w[0], x[0].dtype)
         y = function(x[0], weight if windows is None else call.kernel(weight), strip)
-        return tf.nn.bias_add(y, tf.cast(w[-1], y.dtype)) if bias else y
+        return kernels.add_bias(y, tf.cast(w[-1], y.dtype)) if bias else y
 
     value = call.local(
         run,
@@ -61,8 +61,9 @@ def _linear(
         operations=2 * (_size(kernel) if multiplications is None else multiplications),
         im2col=im2col,
         phase=None if low_rank else phase,
-        any_channels=any_channels and not low_rank,
+        any_channels=traits.pop("any_channels", False) and not low_rank,
         prepare=(lambda x, w: with_lora(layer, *w)) if low_rank else None,
+        **traits,
     )
     return activation(call, layer.activation, value)
 
@@ -101,6 +102,7 @@ def convolution(call: Call) -> int:
         im2col=_size(kernel) // int(kernel.shape[-1]),
         phase=phase_layout.strided(kernel, model_axes, layer.use_bias) if planar else None,
         any_channels=layer.groups == 1,
+        compiled=layer.groups > 1,
         low_rank=low_rank,
     )
 

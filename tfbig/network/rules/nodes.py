@@ -15,6 +15,7 @@ from tfbig.network.graph import Graph
 from tfbig.network.rules import channel_shapes
 from tfbig.network.rules.call import Call
 from tfbig.network.rules.registry import apply
+from tfbig.ops import autodiff
 
 ACROSS_CHANNELS = {
     getattr(keras.activations, name) for name in ("softmax", "log_softmax", "sparsemax")
@@ -72,6 +73,7 @@ def activation(call: Call, function: Any, value: int) -> int:
         name=name,
         pixelwise=function in POINTWISE,
         any_channels=function in POINTWISE,
+        waiting=autodiff.waiting_tensors(function) if builtin else 0,
     )
 
 
@@ -112,6 +114,18 @@ def per_pixel(call: Call, output: int = 0, function: Any = None, **traits: Any) 
 def per_pixel_parts(call: Call, **traits: Any) -> list[int]:
     """Add a node for every output of an operation that is per pixel. Args: as for `per_pixel`."""
     return [per_pixel(call, i, **traits) for i in range(len(call.outputs))]
+
+
+def geometric(call: Call, axes: Any, function: Any) -> int:
+    """Add an image `function(x, strip)` that copies or mixes pixels; `axes` are in the order of the model."""
+    return call.local(
+        lambda x, w, strip: function(x[0], strip),
+        axes,
+        outside=None,
+        cheap=True,
+        operations=0,
+        any_channels=True,
+    )
 
 
 def windows(call: Call, kernel: Sequence[int], dilation: Sequence[int] | None = None) -> Any:

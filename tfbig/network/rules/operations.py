@@ -6,20 +6,21 @@ import keras
 
 from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.channel_shapes import any_channel_shape
-from tfbig.network.rules.nodes import check_broadcast, last_axis, per_pixel, per_pixel_parts
+from tfbig.network.rules.nodes import check_broadcast, last_axis, per_pixel
 from tfbig.network.rules.registry import rule
-from tfbig.system.keras_internals import OPERATIONS
+from tfbig.system.keras_internals import operations
 
 ELEMENTWISE = """
     Abs Absolute Add Angle Arccos Arccosh Arcsin Arcsinh Arctan Arctan2 Arctanh BitwiseAnd BitwiseInvert
-    BitwiseLeftShift BitwiseNot BitwiseOr BitwiseRightShift BitwiseXor Cast Cbrt Ceil Celu Clip Conj Conjugate Copy Cos
-    Cosh Deg2rad Divide DivideNoNan Elu Equal Erf Erfc Erfinv Exp Exp2 Expm1 Fabs Floor FloorDivide Fmax Fmin Fmod
-    FullLike Gcd Gelu Greater GreaterEqual HardShrink HardSigmoid HardSilu HardTanh Heaviside Hypot I0 Imag Isclose
-    Isfinite Isinf Isnan Isneginf Isposinf Isreal Lcm Ldexp LeakyRelu LeftShift Less LessEqual Log Log10 Log1p Log2
-    LogSigmoid Logaddexp Logaddexp2 LogicalAnd LogicalNot LogicalOr LogicalXor Maximum Minimum Mod Multiply NanToNum
-    Negative Nextafter NotEqual OnesLike Power Rad2deg Real Reciprocal Relu Relu6 RightShift Round Rsqrt SaturateCast
-    Select Selu Sigmoid Sign Signbit Silu Sin Sinc Sinh SoftShrink Softplus Softsign SparsePlus SparseSigmoid Sqrt
-    Square Squareplus StopGradient Subtract Tan Tanh TanhShrink Threshold TrueDivide Trunc Where ZerosLike
+    BitwiseLeftShift BitwiseNot BitwiseOr BitwiseRightShift BitwiseXor Cast Cbrt Ceil Celu Clip Conj Conjugate
+    ConvertToTensor Copy Cos Cosh Deg2rad Divide DivideNoNan Elu Equal Erf Erfc Erfinv Exp Exp2 Expm1 Fabs Floor
+    FloorDivide Fmax Fmin Fmod FullLike Gcd Gelu Greater GreaterEqual HardShrink HardSigmoid HardSilu HardTanh
+    Heaviside Hypot I0 Imag Isclose Isfinite Isinf Isnan Isneginf Isposinf Isreal Lcm Ldexp LeakyRelu LeftShift Less
+    LessEqual Log Log10 Log1p Log2 LogSigmoid Logaddexp Logaddexp2 LogicalAnd LogicalNot LogicalOr LogicalXor
+    Maximum Minimum Mod Multiply NanToNum Negative Nextafter NotEqual OnesLike Power Rad2deg Real Reciprocal Relu
+    Relu6 RightShift Round Rsqrt SaturateCast Select Selu Sigmoid Sign Signbit Silu Sin Sinc Sinh SoftShrink
+    Softplus Softsign SparsePlus SparseSigmoid Sqrt Square Squareplus StopGradient Subtract Tan Tanh TanhShrink
+    Threshold TrueDivide Trunc Where ZerosLike
 """
 """Operations that compute each element from the elements at the same position."""
 
@@ -28,11 +29,6 @@ STOPS = "Ceil Floor OnesLike Round StopGradient Trunc ZerosLike"
 
 CHANNELWISE = "LogSoftmax Normalize RMSNorm Softmax Sparsemax"
 """Operations that are per pixel if `axis` is the channel axis."""
-
-
-def operations(names: str) -> list[type]:
-    """Return the classes of `keras.ops` with these names."""
-    return [OPERATIONS[name] for name in names.split() if name in OPERATIONS]
 
 
 @rule(*operations(ELEMENTWISE))
@@ -56,15 +52,3 @@ def channelwise(call: Call) -> int:
         call.refuse(f"over axis={axis} needs the whole image; use axis=-1.")
     check_broadcast(call)
     return per_pixel(call)
-
-
-@rule(*operations("GetItem"))
-def channels_of(call: Call) -> list[int]:
-    """Add a slice of the channels, `x[..., a:b]`."""
-    key = keras.tree.flatten(call.arguments)[1:]
-    *others, last = key or [None]
-    everything = [Ellipsis, slice(None)]
-    whole = all(k in everything for k in others) and (Ellipsis in others or len(key) == call.rank)
-    if not whole or not isinstance(last, slice):
-        call.refuse("selects part of the image; strips can only select channels, as in x[..., :3].")
-    return per_pixel_parts(call)

@@ -14,7 +14,7 @@ from tfbig.network.rules.call import Call
 from tfbig.network.rules.nodes import windows
 from tfbig.network.rules.registry import Rule, rule
 from tfbig.network.rules.whole_values import on_whole_values
-from tfbig.ops import kernels
+from tfbig.ops import kernels, moments
 
 layers = keras.layers
 
@@ -66,7 +66,10 @@ def sum_of_image(call: Call, keepdims: bool, finalize: Any = lambda total, pixel
         result = finalize(total, pixels)
         return _expand_spatial(call, result) if keepdims else result
 
-    return call.reduce(lambda x, strip: tf.reduce_sum(x[0], axes), finish, any_channels=True)
+    def sums(x: list[tf.Tensor], strip: Any) -> tf.Tensor:
+        return tf.squeeze(moments.total(x[0], axes), axes)
+
+    return call.reduce(sums, finish, any_channels=True)
 
 
 @rule(layers.GlobalMaxPooling1D, layers.GlobalMaxPooling2D, layers.GlobalMaxPooling3D)

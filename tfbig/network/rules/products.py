@@ -14,9 +14,9 @@ from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.channel_shapes import any_channel_shape
 from tfbig.network.rules.convolutions import with_lora
 from tfbig.network.rules.nodes import per_pixel
-from tfbig.network.rules.operations import operations
 from tfbig.network.rules.registry import rule
 from tfbig.system import keras_internals
+from tfbig.system.keras_internals import operations
 
 HIDDEN = 0x3000
 """First of the characters that stand for the axes of an ellipsis."""

@@ -14,10 +14,10 @@ from tfbig.network.rules.channel_shapes import any_channel_shape
 from tfbig.network.rules.channels import axes_of
 from tfbig.network.rules.nodes import cast, per_pixel, per_pixel_parts
 from tfbig.network.rules.normalisation import MomentsOf
-from tfbig.network.rules.operations import operations
 from tfbig.network.rules.pooling import Maximum
 from tfbig.network.rules.registry import rule
 from tfbig.ops import moments
+from tfbig.system.keras_internals import operations
 
 SUMS = "Amax Amin Max Mean Min Std Sum Var All Any CountNonzero Logsumexp Norm Prod"
 """Reductions to one number."""

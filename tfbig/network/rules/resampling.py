@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -10,41 +11,31 @@ import tensorflow as tf
 
 from tfbig.geometry.windows import Interval, Resize, Transposed, Window
 from tfbig.network.rules.call import Call
+from tfbig.network.rules.nodes import geometric
 from tfbig.network.rules.registry import rule
+from tfbig.network.rules.resizing import enlarged
 from tfbig.ops import kernels
+from tfbig.system.keras_internals import operations
 
 layers = keras.layers
 
 
 @rule(layers.UpSampling1D, layers.UpSampling2D, layers.UpSampling3D)
 def upsampling(call: Call) -> int:
-    """Add nearest or bilinear upsampling."""
+    """Add upsampling by nearest neighbours or interpolation."""
     layer = call.layer
     factors = (layer.size,) * call.graph.spatial if isinstance(layer.size, int) else layer.size
     interpolation = getattr(layer, "interpolation", "nearest")
+    if interpolation not in ("nearest", "bilinear"):
+        return enlarged(call, factors, interpolation)
     axes: Any
     function: Any
     if interpolation == "nearest":
         axes, function = tuple(Transposed(f, f) for f in factors), kernels.repeat
-    elif interpolation == "bilinear":
-        axes, function = tuple(Resize(f) for f in factors), kernels.bilinear
     else:
-        call.refuse(
-            f"with interpolation='{interpolation}' cannot run strip by strip; use 'nearest' or 'bilinear'."
-        )
+        axes, function = tuple(Resize(f) for f in factors), kernels.bilinear
     graph_axes = call.graph.to_graph_order(axes)
-    return _geometric(call, axes, lambda x, strip: function(x, graph_axes, strip))
-
-
-def _geometric(call: Call, axes: Any, function: Any) -> int:
-    return call.local(
-        lambda x, w, strip: function(x[0], strip),
-        axes,
-        outside=None,
-        cheap=True,
-        operations=0,
-        any_channels=True,
-    )
+    return geometric(call, axes, lambda x, strip: function(x, graph_axes, strip))
 
 
 def _amounts(call: Call, amounts: Any) -> list[tuple[int, int]]:
@@ -55,14 +46,26 @@ def _amounts(call: Call, amounts: Any) -> list[tuple[int, int]]:
 @rule(layers.ZeroPadding1D, layers.ZeroPadding2D, layers.ZeroPadding3D)
 def zero_padding(call: Call) -> int:
     """Add padding with zeros."""
-    amounts = _amounts(call, call.layer.padding)
+    return padding(call, _amounts(call, call.layer.padding))
+
+
+def padding(call: Call, amounts: Sequence[Any], value: float = 0, then: Any = lambda x: x) -> int:
+    """Add rows, columns, ... around an image.
+
+    Args:
+        call: The call.
+        amounts: `(before, after)` per spatial axis of the model.
+        value: Value of the new pixels.
+        then: Function of the padded strip.
+    """
     around = call.graph.to_graph_order(amounts)
 
     def run(x: tf.Tensor, strip: kernels.Strip) -> tf.Tensor:
         pairs = zip(strip.of_input(0), around, strict=False)
-        return kernels.fit(x, [rows.start + before for rows, (before, _) in pairs], strip, around)
+        firsts = [rows.start + before for rows, (before, _) in pairs]
+        return then(kernels.fit(x, firsts, strip, around, value))
 
-    return _geometric(call, tuple(_Padding(padding=a) for a in amounts), run)
+    return geometric(call, tuple(_Padding(padding=a) for a in amounts), run)
 
 
 class _Padding(Window):
@@ -85,4 +88,43 @@ def cropping(call: Call) -> int:
         cut = [slice(a, tf.shape(x)[i] - b) for i, (a, b) in enumerate(around[read:], read + 1)]
         return x[(slice(None), *[slice(None)] * read, *cut)]
 
-    return _geometric(call, tuple(Window(padding=(-a, -b)) for a, b in amounts), run)
+    return geometric(call, tuple(Window(padding=(-a, -b)) for a, b in amounts), run)
+
+
+@rule(*operations("DepthToSpace"))
+def depth_to_space(call: Call) -> int:
+    """Add an image with blocks of pixels out of the channels."""
+    block = call.layer.block_size
+    axes = (Transposed(block, block),) * 2
+    to_model, to_graph = call.graph.inverse_permutation, call.graph.permutation
+
+    def run(x: tf.Tensor, strip: kernels.Strip) -> tf.Tensor:
+        y = tf.transpose(tf.nn.depth_to_space(tf.transpose(x, to_model), block), to_graph)
+        return kernels.fit(y, [rows.start * block for rows in strip.of_input(0)], strip)
+
+    return geometric(call, axes, run)
+
+
+class _Blocks(Window):
+    """Window of blocks that cover the image."""
+
+    def extent(self, size: int) -> int:
+        """Return the number of blocks."""
+        if size % self.stride:
+            raise ValueError(
+                f"an axis of {size} pixels is no multiple of the block_size {self.stride} of keras.ops.space_to_depth; "
+                "pad or crop the image."
+            )
+        return size // self.stride
+
+
+@rule(*operations("SpaceToDepth"))
+def space_to_depth(call: Call) -> int:
+    """Add an image with blocks of pixels in the channels."""
+    block = call.layer.block_size
+    to_model, to_graph = call.graph.inverse_permutation, call.graph.permutation
+
+    def run(x: tf.Tensor, strip: kernels.Strip) -> tf.Tensor:
+        return tf.transpose(tf.nn.space_to_depth(tf.transpose(x, to_model), block), to_graph)
+
+    return geometric(call, (_Blocks(block, block),) * 2, run)

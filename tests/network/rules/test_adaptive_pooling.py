@@ -1,0 +1,84 @@
+"""Pooling to a fixed number of windows; `tests/conformance` compares the layers with plain Keras."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from exactness import FLOAT64, assert_same, gradients, integer_weights, integers
+from hypothesis import given
+from hypothesis import strategies as st
+from keras import layers
+
+import tfbig
+from tfbig.network.rules import adaptive_pooling
+
+
+@given(st.integers(1, 4000), st.integers(1, 40))
+def test_bounds(size: int, windows: int) -> None:
+    start, stop = (t.numpy() for t in adaptive_pooling.bounds(tf.constant(size), windows))
+    index = np.arange(windows)
+    np.testing.assert_array_equal(start, index * size // windows)
+    np.testing.assert_array_equal(stop, -(-(index + 1) * size // windows))
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("windows", [2, 5])
+def test_gradients_of_equal_pixels(rank: int, windows: int) -> None:
+    """TensorFlow gives the gradient of a window to one of several largest pixels, or to all in a volume."""
+    start = keras.Input((*[None] * rank, 2))
+    layer = getattr(layers, f"AdaptiveMaxPooling{rank}D")((windows,) * rank)
+    model = keras.Model(start, layer(start))
+    x = tf.constant(integers((2, *(9, 4, 6)[:rank], 2), top=1))
+    big = tfbig.stream(model, strip_rows=2)
+    dy = tf.constant(integers((2, *[windows] * rank, 2)))
+    results = [gradients(m, x, [], dy) for m in (big, model)]
+    assert_same(*results)
+
+
+def test_one_window(float64: None) -> None:
+    """Plain Keras cannot compute this in a graph."""
+    start = keras.Input((None, None, 2))
+    pools = [layers.AdaptiveAveragePooling2D(1)(start), layers.AdaptiveMaxPooling2D(1)(start)]
+    big = tfbig.stream(keras.Model(start, pools), strip_rows=2)
+    x = np.random.default_rng(0).normal(size=(2, 7, 5, 2))
+    expected = [f(x, axis=(1, 2), keepdims=True) for f in (np.mean, np.max)]
+    assert_same([t.numpy() for t in big(x)], expected, FLOAT64)
+
+
+def test_layers_behind(float64: None) -> None:
+    """Any layer runs on the pooled image."""
+
+    def build() -> keras.Model:
+        keras.utils.set_random_seed(0)
+        start = keras.Input((None, None, 2))
+        x = layers.AdaptiveAveragePooling2D((4, 6))(layers.Conv2D(3, 3)(start))
+        y = layers.BatchNormalization()(layers.Conv2D(4, 3, padding="same")(x))
+        both = layers.Concatenate()([layers.UpSampling2D(2)(y), layers.UpSampling2D(2)(x)])
+        return keras.Model(start, layers.Dense(2)(layers.Flatten()(both)))
+
+    model, twin = build(), build()
+    x, y = np.random.default_rng(0).normal(size=(3, 11, 14, 2)), np.ones((3, 2))
+    big = tfbig.stream(model, strip_rows=3)
+    for each in (big, twin):
+        each.compile("sgd", "mse")
+        each.train_on_batch(x, y)
+    assert_same(model.get_weights(), twin.get_weights(), FLOAT64)
+
+
+def test_maximum_of_integers() -> None:
+    """Bitwise, behind a convolution."""
+
+    def build() -> Any:
+        start = keras.Input((None, None, 2))
+        x = layers.Conv2D(3, 3, padding="same")(start)
+        return keras.Model(start, layers.AdaptiveMaxPooling2D((3, 5))(x))
+
+    model = build()
+    model.set_weights(integer_weights(model))
+    x = tf.constant(integers((1, 13, 9, 2), top=1))
+    big = tfbig.stream(model, strip_rows=4)
+    assert_same(*[gradients(m, x, m.trainable_variables) for m in (big, model)])

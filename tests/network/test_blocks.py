@@ -1,0 +1,199 @@
+"""Layers and models of one's own without a rule, read by calling them on symbolic tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from exactness import FLOAT64, assert_same
+from keras import layers, ops
+from twins import assert_streams, images
+
+import tfbig
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+class Gated(layers.Layer):
+    """Convolution, normalisation and a gate, with weights of its own."""
+
+    def __init__(self, filters: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.convolution = layers.Conv2D(filters, 3, padding="same")
+        self.normalisation = layers.BatchNormalization(momentum=0.8)
+
+    def build(self, shape: Any) -> None:
+        self.scale = self.add_weight(shape=(self.convolution.filters,), name="scale")
+        self.mix = [self.add_weight(shape=(1,), name=f"mix_{i}") for i in range(2)]
+        super().build(shape)
+
+    def call(self, x: Any, training: bool | None = None) -> Any:
+        y = ops.relu(self.normalisation(self.convolution(x))) * self.scale
+        gate = ops.sigmoid(ops.mean(y, (1, 2), keepdims=True))
+        first, second = ops.split(ops.softmax(ops.concatenate(self.mix)), 2)
+        return y * gate * first if training else y * gate + second
+
+
+class Encoder(keras.Model):
+    """Subclassed model of blocks, with a residual connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = [Gated(4), Gated(4)]
+        self.pool = layers.GlobalAveragePooling2D()
+        self.head = layers.Dense(2)
+
+    def call(self, x: Any, training: bool | None = None) -> Any:
+        y = self.blocks[0](x)
+        y = y + self.blocks[1](y, training=training)
+        return self.head(self.pool(y))
+
+
+class Frozen(keras.Model):
+    """Model whose first normalisation never trains; as in Keras, its mode holds for the next one too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = layers.BatchNormalization(), layers.BatchNormalization()
+        self.convolution = layers.Conv2D(3, 3)
+
+    def call(self, x: Any) -> Any:
+        return self.second(self.convolution(self.first(x, training=False)))
+
+
+class TwoOutputs(keras.Model):
+    """Model with a dict of outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = keras.Sequential([layers.Conv2D(4, 3, padding="same"), layers.ReLU()])
+        self.mask, self.classes = layers.Conv2D(1, 1), layers.Dense(3)
+
+    def call(self, inputs: Any) -> Any:
+        x = self.body(inputs)
+        return {"mask": self.mask(x), "classes": self.classes(ops.max(x, (1, 2)))}
+
+
+def between_convolutions(layer: Any) -> keras.Model:
+    start = keras.Input((None, None, 3))
+    x = layer(layers.Conv2D(3, 3)(start))
+    return keras.Model(start, layers.Conv2D(2, 3)(x))
+
+
+def pixels(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=shape)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_layer(training: bool) -> None:
+    model = between_convolutions(Gated(4))
+    assert_streams(model, images(model, 2, 9, 7), 2, training)
+
+
+@pytest.mark.parametrize("kind", [Encoder, Frozen, TwoOutputs])
+@pytest.mark.parametrize("training", [True, False])
+def test_subclassed_model(kind: type, training: bool) -> None:
+    model = kind()
+    x = tf.constant(pixels(2, 9, 7, 3))
+    model(x)
+    assert_streams(model, x, 2, training)
+
+
+def test_other_sizes_than_it_was_built_with() -> None:
+    model = Encoder()
+    model(pixels(1, 8, 8, 3))
+    assert_streams(model, tf.constant(pixels(2, 13, 6, 3)), 3, training=True)
+
+
+def test_training_and_prediction_of_a_subclassed_model() -> None:
+    model, twin = Encoder(), Encoder()
+    x, y = pixels(4, 9, 7, 3), pixels(4, 2)
+    for each in (model, twin):
+        each(x)
+    twin.set_weights(model.get_weights())
+    streamed = tfbig.stream(model, strip_rows=2)
+    for each in (streamed, twin):
+        each.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", metrics=["mae"])
+    first, second = (m.fit(x, y, 2, 2, shuffle=False, verbose=0).history for m in (streamed, twin))
+    assert_same(
+        [np.array(v) for v in first.values()], [np.array(v) for v in second.values()], FLOAT64
+    )
+    assert_same(model.get_weights(), twin.get_weights(), FLOAT64)
+    assert_same(streamed.predict(x, verbose=0), twin.predict(x, verbose=0), FLOAT64)
+
+
+def test_reading_leaves_the_layers_as_they_were() -> None:
+    layer = Gated(4)
+    model = between_convolutions(layer)
+    inner = [layer.convolution, layer.normalisation]
+    before = [len(each._inbound_nodes) for each in inner]
+    tfbig.stream(model)
+    assert [len(each._inbound_nodes) for each in inner] == before
+    assert isinstance(layer.scale, keras.Variable)
+    assert all(isinstance(v, keras.Variable) for v in layer.mix)
+    assert layer.trainable_variables[0] is layer.scale
+
+
+class Decides(layers.Layer):
+    def call(self, x: Any) -> Any:
+        return x if len(x.shape) == 4 and float(self.limit(x)) > 0 else -x
+
+    def limit(self, x: Any) -> Any:
+        return ops.convert_to_numpy(ops.mean(x))
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        return shape
+
+    def compute_output_spec(self, x: Any) -> Any:
+        return keras.KerasTensor(x.shape, x.dtype)
+
+
+class Counts(layers.Layer):
+    def build(self, shape: Any) -> None:
+        self.calls = self.add_weight(shape=(), trainable=False, name="calls")
+
+    def call(self, x: Any) -> Any:
+        self.calls.assign(self.calls + 1)
+        return x
+
+
+class Plain(layers.Layer):
+    def call(self, x: Any) -> Any:
+        return tf.nn.relu(x)
+
+
+class Sorts(layers.Layer):
+    def call(self, x: Any) -> Any:
+        return ops.sort(x, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (
+            Decides,
+            r"'own' \(Decides\) has no rule and cannot be read.* of .*test_blocks.py, `return ops.conv",
+        ),
+        (Counts, r"'own' \(Counts\) .* `self.calls.assign\(self.calls \+ 1\)`"),
+        (
+            Plain,
+            r"'own' \(Plain\) .* `return tf.nn.relu\(x\)`: .* Use Keras layers and keras.ops only",
+        ),
+        (Sorts, r"inside layer 'own' \(Sorts\): layer 'sort\w*' \(Sort\) has no rule"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_its_line(layer: type, message: str) -> None:
+    start = keras.Input((None, None, 3))
+    model = keras.Model(start, layer(name="own")(start))
+    with pytest.raises(tfbig.UnsupportedLayerError, match=message):
+        tfbig.stream(model)
+
+
+def test_model_that_is_not_built() -> None:
+    with pytest.raises(
+        tfbig.UnsupportedLayerError, match=r"is not built.* call it on an image first"
+    ):
+        tfbig.stream(Encoder())

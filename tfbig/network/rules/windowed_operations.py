@@ -1,0 +1,200 @@
+"""Rules for the operations of keras.ops that convolve and pool; a kernel is a variable, a constant or a whole value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfbig.geometry.windows import Transposed, Window
+from tfbig.network.rules.call import Call, Slot
+from tfbig.network.rules.registry import Rule, rule
+from tfbig.ops import kernels
+from tfbig.system.keras_internals import operations
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A kernel among the arguments of an operation.
+
+    Args:
+        shape: Its shape.
+        take: `(x, w) -> tensor`, given the inputs and weights of a node.
+        weights: The variable, if it is one.
+        inputs: The whole value, if it is one.
+    """
+
+    shape: tuple[int, ...]
+    take: Callable[[list[Any], list[Any]], Any]
+    weights: tuple[Any, ...] = ()
+    inputs: tuple[int, ...] = ()
+
+
+def _operand(call: Call, name: str, position: int) -> Operand:
+    """Return an argument by its position, or by its name."""
+    args, kwargs = call.arguments
+    given = args[position] if position < len(args) else kwargs[name]
+    if isinstance(given, Slot):
+        value, spec = call.inputs[given.position], call.specs[given.position]
+        if call.graph.values[value].image or None in spec.shape:
+            call.refuse(
+                f"has a {name} of shape {tuple(spec.shape)} that depends on an image; expected a kernel of known shape."
+            )
+        return Operand(tuple(spec.shape), lambda x, w: x[1], inputs=(value,))
+    if isinstance(given, keras.Variable):
+        return Operand(tuple(given.shape), lambda x, w: w[0], weights=(given,))
+    constant = keras.ops.convert_to_numpy(given)
+    return Operand(constant.shape, lambda x, w: tf.constant(constant, x[0].dtype))
+
+
+def _image(call: Call, kernel: Operand) -> int:
+    """Return the image that an operation convolves."""
+    image = call.inputs[0]
+    if not call.graph.values[image].image:
+        call.refuse(
+            "convolves a whole value with an image; expected the image first, and then the kernel."
+        )
+    return image
+
+
+def _numbers(call: Call, given: Any) -> tuple[int, ...]:
+    """Return one number per spatial axis."""
+    if isinstance(given, int):
+        return (given,) * call.graph.spatial
+    numbers = tuple(int(n) for n in given)
+    return numbers * call.graph.spatial if len(numbers) == 1 else numbers
+
+
+def _windows(call: Call, sizes: Sequence[int], dilation: Any = 1) -> tuple[Window, ...]:
+    layer = call.layer
+    strides = sizes if layer.strides is None else _numbers(call, layer.strides)
+    each = zip(sizes, strides, _numbers(call, dilation), strict=True)
+    return tuple(Window(k, s, d, layer.padding) for k, s, d in each)
+
+
+def _convolved(
+    call: Call,
+    kernel: Operand,
+    axes: Sequence[Any],
+    function: Callable[[tf.Tensor, tf.Tensor, Any], tf.Tensor],
+    image: int,
+    multiplications: int,
+    channels: int | None = None,
+    name: str = "",
+) -> int:
+    """Add an image `function(x, kernel, strip)`; its axes and kernel are in the order of the graph."""
+
+    def run(x: list[Any], w: list[Any], strip: Any) -> tf.Tensor:
+        weight = tf.ensure_shape(tf.cast(kernel.take(x, w), x[0].dtype), kernel.shape)
+        return function(x[0], call.kernel(weight), strip)
+
+    return call.local(
+        run,
+        axes,
+        kernel.weights,
+        inputs=[image, *kernel.inputs],
+        outside=None,
+        channels=channels,
+        name=name,
+        operations=2 * multiplications,
+    )
+
+
+@rule(*operations("Conv"))
+def convolution(call: Call) -> int:
+    """Add a convolution; keras.ops.conv has no groups on Keras tensors."""
+    kernel = _operand(call, "kernel", 1)
+    image = _image(call, kernel)
+    model_axes = _windows(call, kernel.shape[:-2], call.layer.dilation_rate)
+    axes = call.graph.to_graph_order(model_axes)
+    return _convolved(
+        call,
+        kernel,
+        model_axes,
+        lambda x, weight, strip: kernels.convolution(x, weight, axes, 1, strip),
+        image,
+        prod(kernel.shape),
+    )
+
+
+@rule(*operations("DepthwiseConv"))
+def depthwise(call: Call) -> int:
+    """Add a depthwise convolution."""
+    kernel = _operand(call, "kernel", 1)
+    return _depthwise(call, kernel, _image(call, kernel))
+
+
+def _depthwise(call: Call, kernel: Operand, image: int, name: str = "") -> int:
+    model_axes = _windows(call, kernel.shape[:-2], call.layer.dilation_rate)
+    axes = call.graph.to_graph_order(model_axes)
+    return _convolved(
+        call,
+        kernel,
+        model_axes,
+        lambda x, weight, strip: kernels.depthwise_convolution(x, weight, axes, strip),
+        image,
+        prod(kernel.shape),
+        kernel.shape[-2] * kernel.shape[-1],
+        name,
+    )
+
+
+@rule(*operations("SeparableConv"))
+def separable(call: Call) -> int:
+    """Add a depthwise convolution and a pointwise one."""
+    deep = _operand(call, "depthwise_kernel", 1)
+    flat = _operand(call, "pointwise_kernel", 2)
+    middle = _depthwise(call, deep, _image(call, deep), "depthwise")
+    point = (Window(),) * call.graph.spatial
+    return _convolved(
+        call,
+        flat,
+        point,
+        lambda x, weight, strip: kernels.convolution(x, weight, point, 1, strip),
+        middle,
+        prod(flat.shape),
+    )
+
+
+@rule(*operations("ConvTranspose"))
+def transposed(call: Call) -> int:
+    """Add a transposed convolution."""
+    kernel, layer = _operand(call, "kernel", 1), call.layer
+    extra = layer.output_padding
+    extra = [None] * call.graph.spatial if extra is None else _numbers(call, extra)
+    sizes = (kernel.shape[:-2], _numbers(call, layer.strides), _numbers(call, layer.dilation_rate))
+    model_axes = tuple(
+        Transposed(k, s, d, layer.padding, p) for k, s, d, p in zip(*sizes, extra, strict=True)
+    )
+    axes = call.graph.to_graph_order(model_axes)
+    return _convolved(
+        call,
+        kernel,
+        model_axes,
+        lambda x, weight, strip: kernels.transposed_convolution(x, weight, axes, strip),
+        _image(call, kernel),
+        prod(kernel.shape) // prod(a.stride for a in axes),
+    )
+
+
+def _pooling(function: Any) -> Rule:
+    def apply(call: Call) -> int:
+        model_axes = _windows(call, _numbers(call, call.layer.pool_size))
+        axes = call.graph.to_graph_order(model_axes)
+        return call.local(
+            lambda x, w, strip: function(x[0], axes, strip),
+            model_axes,
+            outside=None,
+            operations=call.channels * kernels.taps(axes),
+            any_channels=True,
+        )
+
+    return apply
+
+
+rule(*operations("MaxPool"))(_pooling(kernels.max_pool))
+rule(*operations("AveragePool"))(_pooling(kernels.average_pool))
