@@ -348,6 +348,7 @@ def _loop(
     Returns:
         `(done, sums)`.
     """
+    tensors = replace(tensors, before=host_store.begin(tensors.before))
     if sweep.single:
         strips = _DeviceStrips(devices[0], _to_device(tensors, devices[0]), tf.constant(0))
         done, sums, _ = body(strips, strips.last, tensors.before, _copy_to(start, devices[0]))

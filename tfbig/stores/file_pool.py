@@ -156,7 +156,7 @@ def pool_of(array: np.ndarray) -> FilePool | None:
 
 def forget_all() -> None:
     """Free the memory of all files; their content remains."""
-    for each in _POOLS.values():
+    for each in [*_POOLS.values()]:  # another thread may open a file
         each.forget_all()
 
 

@@ -6,20 +6,20 @@ Inside a loop, TensorFlow copies its own tensors when they change. Stores change
 them to NumPy without a copy.
 
 The caller keeps operations in order through tensors. A function that changes a store has an argument that is computed
-when the previous change was requested, and returns that of the next one. To read after a loop, make the store depend
-on the end of the loop (`after`). Inside a loop, the calls to Python are declared stateless: before a stateful call,
-TensorFlow would end an iteration before the next begins, so that only one strip would run at a time.
+when the previous change was requested, and returns that of the next one; its number is the key of the sweep, of
+`begin`. To read after a loop, make the store depend on the end of the loop (`after`). Inside a loop, the calls to
+Python are declared stateless: before a stateful call, TensorFlow would end an iteration before the next begins, so
+that only one strip would run at a time.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -28,6 +28,7 @@ from tfbig.ops.kernels import take_rows
 from tfbig.stores import file_pool, parallel_copies, tiled_store
 from tfbig.stores.host_memory import MEMORY
 from tfbig.stores.page_pool import TILES, Pool
+from tfbig.stores.pending_copies import PendingCopies
 from tfbig.stores.row_bands import Bands, Writer
 from tfbig.stores.tiled_store import Tiling
 from tfbig.system import callbacks
@@ -450,10 +451,12 @@ def _add(
 def _change(copy: Copy, changes: list[Any], before: Any, *strip: Any) -> tf.Tensor:
     size = len(changes[0]) if changes else 1
 
-    def run(_: int, label: bytes, index: np.ndarray, count: int, *flat: np.ndarray) -> np.ndarray:
-        _submit(copy, list(_grouped(flat, size)))
+    def run(
+        before: np.ndarray, label: bytes, index: int, count: int, *flat: np.ndarray
+    ) -> np.ndarray:
+        _submit(before, copy, list(_grouped(flat, size)))
         METER.tick(label.decode(), int(index), int(count))
-        return index
+        return before
 
     return _in_loop(run, [before, *strip, *(t for c in changes for t in c)])
 
@@ -464,18 +467,27 @@ def _in_loop(function: Callable[..., Any], inputs: list[Any]) -> tf.Tensor:
     return tf.ensure_shape(done, [])
 
 
-_COPIES = ThreadPoolExecutor(1, "tfbig-copies")
-_PENDING: deque[Future[None]] = deque()
-MAX_PENDING = 1
-"""Most strips that wait to be copied to stores; their memory is in use until then."""
+COPIES: Final = PendingCopies()
+"""Copies of all sweeps of this process."""
 
 
-def _submit(copy: Copy, changes: list[tuple[Any, ...]]) -> None:
+def begin(before: tf.Tensor) -> tf.Tensor:
+    """Begin the changes of a sweep.
+
+    Args:
+        before: Any tensor, computed first.
+
+    Returns:
+        `before` of the first change: the key of the sweep, int32 scalar, as which it is passed on to `finish`.
+    """
+    key = callbacks.numpy_function(lambda _: np.int32(COPIES.begin()), [before], tf.int32)
+    return tf.ensure_shape(key, [])
+
+
+def _submit(key: np.ndarray, copy: Copy, changes: list[tuple[Any, ...]]) -> None:
     """Copy in the background, in order, while the next strip runs."""
-    while len(_PENDING) >= MAX_PENDING:
-        _PENDING.popleft().result()
     if changes:
-        _PENDING.append(_COPIES.submit(_copy_all, copy, changes))
+        COPIES.submit(int(key), partial(_copy_all, copy, changes))
 
 
 def _copy_all(copy: Copy, changes: list[tuple[Any, ...]]) -> None:
@@ -488,10 +500,10 @@ def _copy_all(copy: Copy, changes: list[tuple[Any, ...]]) -> None:
 
 
 def finish(done: tf.Tensor) -> tf.Tensor:
-    """Wait for all changes that were requested before `done`.
+    """Wait for all changes of a sweep, and raise the error of one that failed.
 
     Args:
-        done: Any tensor.
+        done: What the last change returned, computed when all have been requested.
 
     Returns:
         The same tensor.
@@ -500,8 +512,7 @@ def finish(done: tf.Tensor) -> tf.Tensor:
 
 
 def _finish(done: np.ndarray) -> np.ndarray:
-    while _PENDING:
-        _PENDING.popleft().result()
+    COPIES.finish(int(done))
     file_pool.forget_all()
     return done
 
@@ -568,7 +579,12 @@ def write_sink(
 
 
 def _write_sink(
-    key: int, rows: np.ndarray, size: np.ndarray, _: int, is_pattern: int, *firsts: np.ndarray
+    key: int,
+    rows: np.ndarray,
+    size: np.ndarray,
+    before: np.ndarray,
+    is_pattern: int,
+    *firsts: np.ndarray,
 ) -> np.ndarray:
     _SINKS[int(key)].write([int(n) for n in firsts], rows[0], size.tolist(), bool(is_pattern))
-    return firsts[0]
+    return before
