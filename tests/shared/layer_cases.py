@@ -887,3 +887,8 @@ _leave_out(
     ops.segment_sum ops.slice_update ops.unravel_index ops.view ops.view_as_complex ops.view_as_real ops.vsplit
     ops.vstack ops.fold ops.unfold""",
 )
+_leave_out(
+    "sums over the whole output for the loss: regularise weights", "layers.ActivityRegularization"
+)
+_leave_out("has no gradient in TensorFlow", "ops.nextafter")
+_leave_out("selects by start and shape, N included: use x[:, a:b]", "ops.slice")

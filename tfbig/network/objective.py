@@ -90,7 +90,8 @@ class Objective:
             Positions in `[*targets, *weights]` of the inputs that were added to the graph, in their order.
         """
         predictions = list(graph.outputs)
-        _check_channels(graph, {predictions[t.output] for t in (*self.terms, *self.scores)})
+        used = [*(t.output for t in self.terms), *(s.output for s in self.scores)]
+        _check_channels(graph, {predictions[output] for output in used})
         seeds = [value for value, _ in graph.seeds]
         graph.inputs = [i for i in graph.inputs if i not in seeds]
         graph.outputs = [predictions[t.output] for t in self.terms]

@@ -49,7 +49,8 @@ def apply(call: Call) -> list[int]:
         if not has_fixed_size(call):
             raise
         del call.graph.nodes[first:]
-        return read_whole(call)
+        result = read_whole(call)
+        return result if isinstance(result, list) else [result]
 
 
 def axes_of(call: Call, axis: Any, rank: int | None = None) -> list[int]:

@@ -76,17 +76,19 @@ def _size_of_result(call: Call) -> tuple[int, ...] | None:
     is_pixel = all(n == 1 for n in before[1:-1]) or call.inputs[0] in call.graph.constant_sizes
     if len(before) != call.rank or len(after) != call.rank or not is_pixel or None in size:
         return None
-    layer = call.layer
-    known_batch = isinstance(layer, operations("BroadcastTo")[0])
+    layer: Any = call.layer
+    known_batch = isinstance(call.layer, operations("BroadcastTo")[0])
     if before[-1] != after[-1] or all(n == 1 for n in size):
         return None
     if before[0] != after[0] and not known_batch:
         return None
-    repeats = getattr(layer, "repeats", None)
+    repeats: Any = getattr(layer, "repeats", None)
     same_batch = (
-        not isinstance(layer, operations("Tile")[0]) or len(repeats) < call.rank or repeats[0] == 1
+        not isinstance(call.layer, operations("Tile")[0])
+        or len(repeats) < call.rank
+        or repeats[0] == 1
     )
-    same_axis = not isinstance(layer, operations("Repeat")[0]) or layer.axis not in (
+    same_axis = not isinstance(call.layer, operations("Repeat")[0]) or layer.axis not in (
         0,
         None,
         -call.rank,
