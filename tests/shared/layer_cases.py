@@ -268,18 +268,33 @@ ADAPTIVE = [
         options(output_size=7),
         exact=False,
         skips=False,
+        fixed=True,
     ),
-    *layer(layers.AdaptiveAveragePooling2D, options(output_size=(3, 13)), exact=False, skips=False),
-    *of_rank("AdaptiveMaxPoolingND", options(output_size=4), options(output_size=7), skips=False),
-    *layer(layers.AdaptiveMaxPooling2D, options(output_size=(3, 13)), skips=False),
+    *layer(
+        layers.AdaptiveAveragePooling2D,
+        options(output_size=(3, 13)),
+        exact=False,
+        skips=False,
+        fixed=True,
+    ),
+    *of_rank(
+        "AdaptiveMaxPoolingND",
+        options(output_size=4),
+        options(output_size=7),
+        skips=False,
+        fixed=True,
+    ),
+    *layer(layers.AdaptiveMaxPooling2D, options(output_size=(3, 13)), skips=False, fixed=True),
     operation(
         "adaptive_average_pool",
         lambda x: ops.reshape(ops.adaptive_average_pool(x, (2, 3)), (-1, 24)),
         "(2, 3)",
         exact=False,
         skips=False,
+        fixed=True,
     ),
 ]
+"""Keras computes these for images of known size only."""
 
 NORMALISATION = [
     *(
