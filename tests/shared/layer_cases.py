@@ -270,12 +270,25 @@ ADAPTIVE = [
         options(output_size=7),
         exact=False,
         skips=False,
+        fixed=True,
     ),
-    *layer(layers.AdaptiveAveragePooling2D, options(output_size=(3, 13)), exact=False, skips=False),
-    *of_rank("AdaptiveMaxPoolingND", options(output_size=4), options(output_size=7), skips=False),
-    *layer(layers.AdaptiveMaxPooling2D, options(output_size=(3, 13)), skips=False),
+    *layer(
+        layers.AdaptiveAveragePooling2D,
+        options(output_size=(3, 13)),
+        exact=False,
+        skips=False,
+        fixed=True,
+    ),
+    *of_rank(
+        "AdaptiveMaxPoolingND",
+        options(output_size=4),
+        options(output_size=7),
+        skips=False,
+        fixed=True,
+    ),
+    *layer(layers.AdaptiveMaxPooling2D, options(output_size=(3, 13)), skips=False, fixed=True),
 ]
-"""Adaptive pooling; TensorFlow has that of volumes in float32 only."""
+"""Keras computes these for images of known size only."""
 
 NORMALISATION = [
     *(
@@ -648,6 +661,7 @@ WINDOWED: list[Case] = [
         "adaptive_average_pool",
         lambda x: ops.adaptive_average_pool(x, (4, 4), data_format="channels_last"),
         "4",
+        fixed=True,
         exact=False,
         skips=False,
     ),
@@ -655,6 +669,7 @@ WINDOWED: list[Case] = [
         "adaptive_max_pool",
         lambda x: ops.adaptive_max_pool(x, (4, 4), data_format="channels_last"),
         "4",
+        fixed=True,
         skips=False,
     ),
     operation(

@@ -60,7 +60,7 @@ def resize(
 
 def nearest(outputs: tf.Tensor, length: Any, size: Any) -> tf.Tensor:
     """Return the input row of some output rows. Args: as in `taps`."""
-    rows = tf.floor((_float(outputs) + 0.5) * (_float(length) / _float(size)))
+    rows = tf.floor((_float(outputs) + 0.5) * _ratio(length, size))
     return tf.minimum(tf.cast(rows, tf.int32), length - 1)
 
 
@@ -76,7 +76,7 @@ def taps(outputs: tf.Tensor, length: Any, size: Any, method: str, antialias: boo
     """
     if antialias or method.startswith("lanczos"):
         return _spans(outputs, length, size, method, antialias)
-    at = (_float(outputs) + 0.5) * (_float(length) / _float(size)) - 0.5
+    at = (_float(outputs) + 0.5) * _ratio(length, size) - 0.5
     lower = tf.floor(at)
     share, start = at - lower, tf.cast(lower, tf.int32)
     if method == "bilinear":
@@ -89,7 +89,7 @@ def taps(outputs: tf.Tensor, length: Any, size: Any, method: str, antialias: boo
 def _spans(outputs: tf.Tensor, length: Any, size: Any, method: str, antialias: bool) -> Taps:
     """Return the rows that `ScaleAndTranslate` reads."""
     radius, kernel = RADIUS[method], _KERNELS[method]
-    inverse = tf.cast(1 / tf.cast(_float(size) / _float(length), tf.float64), tf.float32)
+    inverse = tf.cast(1 / tf.cast(_ratio(size, length), tf.float64), tf.float32)
     scale = tf.maximum(inverse, 1.0) if antialias else tf.constant(1.0)
     centre = (_float(outputs) + 0.5) * inverse
     start = tf.cast(tf.math.ceil(centre - radius * scale - 0.5), tf.int32)
@@ -180,3 +180,12 @@ def _blended(
 
 def _float(number: Any) -> tf.Tensor:
     return tf.cast(number, tf.float32)
+
+
+def _ratio(first: Any, second: Any) -> tf.Tensor:
+    """Return a quotient, rounded once to float32.
+
+    In a graph, TensorFlow replaces the division by a constant by a multiplication, which it may not round likewise in
+    float32.
+    """
+    return _float(tf.cast(first, tf.float64) / tf.cast(second, tf.float64))

@@ -244,16 +244,18 @@ class FirstMaxima(TiedMaxima):
 
 
 def bounds(size: Any, windows: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the first pixel of each window and the one after its last, computed in float32 as Keras does.
+    """Return the first pixel of each window and the one after its last.
+
+    Keras computes them in float32, which is exact up to `size * windows == 2**24`. In a graph, TensorFlow replaces a
+    division of such numbers by a multiplication, which is not; so these are integers.
 
     Args:
         size: Number of pixels, int32 scalar.
         windows: Number of windows.
     """
-    length, count = tf.cast(size, tf.float32), tf.constant(windows, tf.float32)
-    edges = tf.range(windows + 1, dtype=tf.float32) * length / count
-    start = tf.minimum(tf.cast(tf.floor(edges[:-1]), tf.int32), size - 1)
-    return start, tf.minimum(tf.cast(tf.math.ceil(edges[1:]), tf.int32), size)
+    edges = tf.range(windows + 1, dtype=tf.int64) * tf.cast(size, tf.int64)
+    start, stop = edges[:-1] // windows, -(-edges[1:] // windows)
+    return tf.cast(start, tf.int32), tf.cast(stop, tf.int32)
 
 
 def _regrouped(
