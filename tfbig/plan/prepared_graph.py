@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any
 
 from tfbig.geometry.windows import Size
 from tfbig.network.graph import Graph, Local, Node
@@ -68,7 +69,7 @@ def shape_of(graph: Graph) -> Hashable:
         graph: The graph.
     """
     nodes = (
-        (type(n.op), n.inputs, n.output, n.weights, _axes_of(n), *_traits_of(n))
+        (f"{type(n.op)}", n.inputs, n.output, n.weights, _axes_of(n), *_traits_of(n))
         for n in graph.nodes
     )
     return (
@@ -89,12 +90,13 @@ def _traits_of(node: Node) -> tuple[Hashable, ...]:
 
 
 def _axes_of(node: Node) -> Hashable:
-    """Return the axes of the inputs; one that a user's rule defines may have no hash, and is then only itself."""
+    """Return the axes of the inputs; one that a user's rule defines may have no hash, and then equals no other."""
     if not isinstance(node.op, Local):
         return None
+    of_inputs: list[list[Any]] = [[*(axes or [None])] for axes in node.op.axes]
     return tuple(
-        axes and tuple(axis if isinstance(axis, Hashable) else id(axis) for axis in axes)
-        for axes in node.op.axes
+        tuple(axis if isinstance(axis, Hashable) else object() for axis in axes)
+        for axes in of_inputs
     )
 
 
