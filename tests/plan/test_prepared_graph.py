@@ -14,9 +14,11 @@ from graphs import (
     make_planner,
     mse,
     read,
+    residual,
 )
 
 from tfbig.network.graph import Graph
+from tfbig.plan.prepared_graph import shape_of
 
 
 @pytest.mark.parametrize(
@@ -36,3 +38,11 @@ def test_stores_are_narrower_but_not_those_of_inputs_and_results_of_integers() -
     assert prepared.stored_dtype(source) == "float32"
     assert prepared.stored_dtype(graph.nodes[0].output) == "bfloat16"
     assert make_planner(graph).prepared.stored_dtype(graph.nodes[0].output) == "float32"
+
+
+def test_graphs_of_one_shape() -> None:
+    """Equal for a model that is read twice, and unlike for other layers, losses or element types."""
+    graphs = [build(chain()) for build in (mse, dice, read)]
+    assert len({shape_of(graph) for graph in graphs}) == 3
+    assert shape_of(mse(chain())) == shape_of(graphs[0])
+    assert shape_of(graphs[0]) != shape_of(mse(residual()))

@@ -11,10 +11,22 @@ import pytest
 import tensorflow as tf
 from exactness import FLOAT64, assert_same, integers
 from keras import layers
-from streamed_pairs import LOSS, both, classifier, data, images, same_logs, segmenter, slow
+from streamed_pairs import (
+    LOSS,
+    both,
+    classifier,
+    data,
+    images,
+    photographs,
+    same_logs,
+    scaled,
+    segmenter,
+    slow,
+)
 
 import tfbig
 from tfbig.network import loss_reductions
+from tfbig.plan import cut_search, prepared_graph, search
 from tfbig.streaming.program_cache import fills_matrices
 from tfbig.system import tensorflow_internals
 
@@ -161,3 +173,48 @@ def test_images_of_different_sizes_trace_once() -> None:
     assert streamed == 1
     # float32: sums of up to 64 pixels in eight steps
     assert logs[0].history["loss"] == pytest.approx(logs[1].history["loss"], rel=8 * 64 * 2**-24)
+
+
+def test_plan_and_step_search_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`plan` twice is one plan; a step on images behind handles finds its cut points, whatever its metrics are."""
+    searches: list[str] = []
+
+    def counted(name: str, function: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            searches.append(name)
+            return function(*arguments, **options)
+
+        return call
+
+    monkeypatch.setattr(prepared_graph, "choose_cuts", counted("cuts", cut_search.choose))
+    monkeypatch.setattr(search, "fastest", counted("plan", search.fastest))
+    model = tfbig.stream(scaled(), tfbig.Budget(device="40KB"))
+    model.compile("sgd", "binary_crossentropy", metrics=["accuracy"])
+    plan = model.plan((2, 11, 9, 2))
+    assert model.plan((2, 11, 9, 2)) is plan
+    assert sorted(searches) == ["cuts", "plan"]
+    x, y = ([tfbig.open(image) for image in batch] for batch in photographs(2))
+    handles = [tf.constant([source.handle for source in each]) for each in (x, y)]
+    model.train_on_batch(*handles)
+    assert sorted(searches) == ["cuts", "plan", "plan"]  # the plan of a step runs its own metrics
+    assert model.plan((2, 11, 9, 2)) is plan
+    model.twin.trainable = False
+    assert model.plan((2, 11, 9, 2)) is not plan
+    searches.clear()
+    model.twin.trainable = True
+    model.compile("sgd", "mse")
+    changed = model.plan((2, 11, 9, 2))
+    assert changed is not plan
+    assert "plan" in searches
+    assert changed.projected == plan.projected
+
+
+def test_plan_after_a_changed_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stride that is changed before `compile` is another graph, for which cut points are searched."""
+    model = tfbig.stream(segmenter(), tfbig.Budget(device="40KB"))
+    model.compile("sgd", "mse")
+    plan = model.plan((1, 32, 24, 2))
+    layer = model.get_layer("first")
+    layer.dilation_rate = (3, 3)
+    model.compile("sgd", "mse")
+    assert model.plan((1, 32, 24, 2)).costs != plan.costs

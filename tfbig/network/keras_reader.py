@@ -67,8 +67,8 @@ def _as_expected(graph: Graph, value: int, arrives: str, expected: str) -> int:
 
     Without a cast if all numbers stay the same, as from uint8 to float32: a layer then casts to its own type at once.
     """
-    first, second = (tf.as_dtype(name).as_numpy_dtype for name in (arrives, expected))
-    if np.can_cast(first, second, "safe"):
+    source, target = (tf.as_dtype(name).as_numpy_dtype for name in (arrives, expected))
+    if np.can_cast(source, target, "safe"):
         return value
     if graph.values[value].image:
         return cast(graph, value, expected)

@@ -12,7 +12,7 @@ from tfbig.network.graph import Graph, values_with_gradient
 from tfbig.plan import search
 from tfbig.plan.limits import Limits
 from tfbig.plan.plan import Plan
-from tfbig.plan.prepared_graph import Options, PreparedGraph
+from tfbig.plan.prepared_graph import Cuts, Options, PreparedGraph
 from tfbig.plan.pricing import Problem
 from tfbig.plan.sweeps import Layout, Sweep
 
@@ -27,12 +27,20 @@ class Planner:
         graph: The graph to run.
         limits: Bytes that plans are allowed.
         options: What plans depend on besides.
+        found: As in `PreparedGraph`.
     """
 
-    def __init__(self, graph: Graph, limits: Limits, options: Options | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        limits: Limits,
+        options: Options | None = None,
+        found: Cuts | None = None,
+    ) -> None:
         self.graph = graph
         self.limits = limits
-        self.prepared = PreparedGraph(graph, options or Options(), limits.device - limits.workspace)
+        strips = limits.device - limits.workspace
+        self.prepared = PreparedGraph(graph, options or Options(), strips, found)
         self._plans: dict[tuple[object, ...], Plan] = {}
 
     @property

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any
 
 from tfbig.geometry.windows import Size
-from tfbig.network.graph import Graph, Node
+from tfbig.network.graph import Graph, Local, Node
 from tfbig.plan.cost import bytes_of
 from tfbig.plan.cut_search import TWO_CORES
 from tfbig.plan.cut_search import choose as choose_cuts
@@ -17,6 +18,12 @@ from tfbig.plan.plan import Rates
 from tfbig.plan.sweeps import Layout, Sweep, schedule
 from tfbig.system import progress
 from tfbig.units import itemsize
+
+TRAITS = (
+    *("pixelwise", "cheap", "stops_gradient", "operations", "im2col", "tiles", "uniform"),
+    *("fusible", "compiled"),
+)
+"""Attributes of `Local` and `Reduce` that are no functions."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,48 @@ class Options:
     replicas: int = 1
 
 
+Cuts = dict[Hashable, frozenset[int]]
+"""Cut points by all that they depend on."""
+
+
+def shape_of(graph: Graph) -> Hashable:
+    """Return all of a graph but what its functions compute; plans depend on nothing else.
+
+    Args:
+        graph: The graph.
+    """
+    nodes = (
+        (f"{type(n.op)}", n.inputs, n.output, n.weights, _axes_of(n), *_traits_of(n))
+        for n in graph.nodes
+    )
+    return (
+        (graph.spatial, graph.order, graph.at_once, graph.norm_slice),
+        tuple((v.image, v.channels, v.dtype) for v in graph.values),
+        tuple(nodes),
+        (*graph.inputs, None, *graph.outputs),
+        tuple(value for _, value, _ in graph.updates),
+        tuple(value for value, _ in graph.seeds),
+        tuple(sorted(graph.sizes.items())),
+        tuple(sorted(graph.instance_shapes.items())),
+        tuple(tuple(w.shape) for w in graph.weights),
+    )
+
+
+def _traits_of(node: Node) -> tuple[Hashable, ...]:
+    return tuple(getattr(node.op, trait, None) for trait in TRAITS)
+
+
+def _axes_of(node: Node) -> Hashable:
+    """Return the axes of the inputs; one that a user's rule defines may have no hash, and then equals no other."""
+    if not isinstance(node.op, Local):
+        return None
+    of_inputs: list[list[Any]] = [[*(axes or [None])] for axes in node.op.axes]
+    return tuple(
+        tuple(axis if isinstance(axis, Hashable) else object() for axis in axes)
+        for axes in of_inputs
+    )
+
+
 class PreparedGraph:
     """A graph with its cut points and sweeps, found when they are first needed.
 
@@ -57,16 +106,20 @@ class PreparedGraph:
         graph: The graph to run.
         options: What plans depend on.
         device_bytes: Bytes of strips that the cut points are chosen for.
+        found: Cut points that were found for other graphs of the same shape, to which those of this graph are added.
 
     Attributes:
         rates: Joint speed of the devices.
     """
 
-    def __init__(self, graph: Graph, options: Options, device_bytes: int) -> None:
+    def __init__(
+        self, graph: Graph, options: Options, device_bytes: int, found: Cuts | None = None
+    ) -> None:
         self.graph = graph
         self.options = options
         self.rates = options.rates.times(options.devices)
         self._device_bytes = device_bytes
+        self._found: Cuts = {} if found is None else found
 
     @cached_property
     def cuts(self) -> frozenset[int]:
@@ -87,10 +140,13 @@ class PreparedGraph:
 
     def _cuts(self, device_bytes: int) -> frozenset[int]:
         """Return the cut points for strips of these bytes."""
-        with progress.reporting(f"planning {self.options.name}", "sweep") as report:
-            return choose_cuts(
-                self.graph, self.rates, device_bytes, self.options.training, report=report
-            )
+        key = shape_of(self.graph), self.rates, device_bytes, self.options.training
+        if key not in self._found:
+            with progress.reporting(f"planning {self.options.name}", "sweep") as report:
+                self._found[key] = choose_cuts(
+                    self.graph, self.rates, device_bytes, self.options.training, report=report
+                )
+        return self._found[key]
 
     @property
     def straight(self) -> Layout:

@@ -11,7 +11,7 @@ from tfbig.network.graph import Graph
 from tfbig.plan.limits import Limits, workspace_of
 from tfbig.plan.plan import Plan
 from tfbig.plan.planner import Planner
-from tfbig.plan.prepared_graph import Options
+from tfbig.plan.prepared_graph import Cuts, Options
 from tfbig.plan.pricing import Problem
 from tfbig.plan.sweeps import Layout
 from tfbig.units import format_bytes
@@ -64,12 +64,18 @@ class SplitPlanner(Planner):
         graph: As in `Planner`.
         limits: As in `Planner`.
         options: As in `Planner`.
+        found: As in `Planner`.
     """
 
     def __init__(
-        self, split: SplitModel, graph: Graph, limits: Limits, options: Options | None = None
+        self,
+        split: SplitModel,
+        graph: Graph,
+        limits: Limits,
+        options: Options | None = None,
+        found: Cuts | None = None,
     ) -> None:
-        super().__init__(graph, limits, options)
+        super().__init__(graph, limits, options, found)
         self.split = split
 
     def _make(self, problem: Problem, layout: Layout | None) -> Plan:

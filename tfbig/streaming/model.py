@@ -305,8 +305,9 @@ class StreamedModel(ClassWeights, LayoutModel):
             shape, background = _shape_of(image), None
         self._inputs_reader.check_image(shape)
         streams = self.spatial and (training or self.compiled)
-        loss = keras_internals.compiled_loss(self) if streams else None
-        return self._programs.plan(shape, training, loss, background)
+        compiled = Compiled.by(self)
+        with_loss = streams and compiled.loss is not None
+        return self._programs.plan(shape, training, compiled, with_loss, background)
 
     @tf_errors.unwrapped
     def predict_to(

@@ -13,12 +13,13 @@ from tfbig.engine import machine_rates, read_ahead
 from tfbig.engine.program import Program
 from tfbig.errors import UnsupportedLayerError
 from tfbig.geometry.background import Background
+from tfbig.geometry.windows import Size
 from tfbig.network import front_and_rest, keras_reader, objective, phase_layout
 from tfbig.network.graph import Graph
 from tfbig.plan.limits import Limits, workspace_of
 from tfbig.plan.plan import Plan
 from tfbig.plan.planner import Planner
-from tfbig.plan.prepared_graph import Options
+from tfbig.plan.prepared_graph import Cuts, Options
 from tfbig.plan.split_planner import SplitPlanner
 from tfbig.streaming import labels
 from tfbig.system import backend, cudnn, keras_internals, replication, tensorflow_internals
@@ -132,6 +133,32 @@ class LossProgram(NamedTuple):
     labels: list[int]
 
 
+class Expected(NamedTuple):
+    """Planner of steps on images behind handles, before there is data.
+
+    Args:
+        planner: The planner.
+        before: The graph before the loss was added.
+        images: Inputs that are images.
+        labels: Prediction by input that holds its labels.
+    """
+
+    planner: Planner
+    before: Graph
+    images: list[int]
+    labels: dict[int, int]
+
+    def sizes(self, size: Sequence[int]) -> dict[int, Size]:
+        """Return the size of each image among the inputs, labels included, in the order of the graph.
+
+        Args:
+            size: Rows, columns, ... of the images.
+        """
+        sizes = {i: self.before.to_graph_order(size) for i in self.images}
+        extents = self.before.extents(sizes)
+        return sizes | {i: extents[v] for i, v in self.labels.items()}
+
+
 def fills_matrices(devices: Sequence[str]) -> bool:
     """Return whether the kernels of gradients of convolutions copy the inputs of every output pixel (im2col).
 
@@ -192,6 +219,7 @@ class Programs:
         self.model_bytes = model_bytes
         self.order: tuple[int, ...] | None = None
         self._built: dict[Any, Any] = {}
+        self._cuts: Cuts = {}
         self._owner: Any = None
         self.compiles_plain = True
         graph = self.read(training=True)
@@ -231,7 +259,8 @@ class Programs:
         self,
         shape: Sequence[int],
         training: bool,
-        loss: Any,
+        compiled: Compiled,
+        with_loss: bool,
         background: Background | None = None,
     ) -> Plan:
         """Return the plan for one image size.
@@ -239,25 +268,19 @@ class Programs:
         Args:
             shape: Shape `(N, H, W, C)` of the first input.
             training: Whether to plan a training step.
-            loss: Loss of Keras' `compile` if it is computed strip by strip, else None.
+            compiled: What `compile` has set.
+            with_loss: Whether its loss is computed strip by strip.
             background: Background of all images of the size of the first input.
         """
         batch, *size = (int(n) for n in shape[: self.rank - 1])
-        self._turn([tf.TensorSpec((batch, *size, None))])
-        graph = self.read(training, [self.settings.source_dtype] * len(self.functional.inputs))
-        sizes = {i: graph.to_graph_order(size) for i in graph.inputs if graph.values[i].image}
-        if loss is not None:
-            extents = graph.extents(sizes)
-            predicted = [extents[v] for v in graph.outputs]
-            label = self.labels.by_handle
-            goal = objective.expected(loss, self._output_specs(graph), label)
-            taken = goal.add_to(graph, [label] * len(predicted), [])
-            targets = [i for i in graph.inputs if graph.values[i].image and i not in sizes]
-            sizes |= dict(zip(targets, [predicted[t] for t in taken], strict=True))
-        phase_layout.rewrite(graph)
+        self._prepare([tf.TensorSpec((batch, *size, None))], compiled)
+        state = self.order, self._trainable(), self.devices, self.model_bytes()
+        key = ("plan", training, with_loss, *state)
+        expected = self._cached(key, lambda: _expected(self, training, compiled, with_loss))
+        sizes = expected.sizes(size)
         known = {} if background is None else {tuple(size): background}
         backgrounds = {i: known[each] for i, each in sizes.items() if each in known}
-        return self._planner(graph, training).plan(batch, sizes, None, backgrounds)
+        return expected.planner.plan(batch, sizes, None, backgrounds)
 
     def forward(
         self,
@@ -348,8 +371,8 @@ class Programs:
         if always_streams or self.bags or self.cut is not None:
             limits = replace(limits, plain=0)
         if self.cut is not None:
-            return SplitPlanner(self.cut, graph, limits, options)
-        return Planner(graph, limits, options)
+            return SplitPlanner(self.cut, graph, limits, options, self._cuts)
+        return Planner(graph, limits, options, self._cuts)
 
     def _options(self, training: bool) -> Options:
         """Return what plans depend on besides the limits."""
@@ -382,3 +405,21 @@ class Programs:
         specs = [tf.TensorSpec([*unknown, v.channels], v.dtype) for v in values]
         structure = keras_internals.output_structure(self.functional)
         return keras.tree.pack_sequence_as(structure, specs)
+
+
+def _expected(programs: Programs, training: bool, compiled: Compiled, with_loss: bool) -> Expected:
+    """Return what plans of images behind handles have in common."""
+    graph = programs.read(
+        training, [programs.settings.source_dtype] * len(programs.functional.inputs)
+    )
+    graph.xla = compiled.xla
+    images = [i for i in graph.inputs if graph.values[i].image]
+    before, labels_of = replace(graph, nodes=[*graph.nodes]), {}
+    if with_loss:
+        outputs, label = [*graph.outputs], programs.labels.by_handle
+        goal = objective.expected(compiled.loss, programs._output_specs(graph), label)
+        taken = goal.add_to(graph, [label] * len(outputs), [])
+        targets = [i for i in graph.inputs if graph.values[i].image and i not in images]
+        labels_of = dict(zip(targets, [outputs[t] for t in taken], strict=True))
+    phase_layout.rewrite(graph)
+    return Expected(programs._planner(graph, training), before, images, labels_of)
