@@ -9,7 +9,7 @@ from architectures import ARCHITECTURES
 from layer_cases import Case
 from layer_paths import WAYS, check, combinations
 
-FAST = ("networks.deeplab_v3_plus", "networks.shufflenet", "networks.tcn")
+FAST = ("networks.espnet", "networks.tcn")
 
 
 @pytest.mark.parametrize(

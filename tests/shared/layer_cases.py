@@ -41,6 +41,7 @@ class Case:
         positive: Whether its input lies between 0.1 and 0.9.
         float64: Whether TensorFlow computes it in float64; otherwise it is compared in float32.
         saves: Whether Keras loads it without more ado.
+        partly_float32: Whether TensorFlow computes a part of it in float32, between layers in float64.
     """
 
     of: str
@@ -57,6 +58,7 @@ class Case:
     positive: bool = False
     float64: bool = True
     saves: bool = True
+    partly_float32: bool = False
 
     @property
     def name(self) -> str:
