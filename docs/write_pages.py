@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
 import figure_tables
+import layer_tables
 import plan_pages
 import yaml
 from write_papers import Line, figure, results
@@ -58,7 +59,11 @@ def plan_block(lines: list[Line]) -> str:
     return f"```text\n{plan}\n```"
 
 
-BLOCKS: dict[str, Callable[[list[Line]], str]] = {"plan": plan_block, **figure_tables.TABLES}
+BLOCKS: dict[str, Callable[[list[Line]], str]] = {
+    "plan": plan_block,
+    **figure_tables.TABLES,
+    **layer_tables.TABLES,
+}
 
 
 def names() -> dict[str, str]:
