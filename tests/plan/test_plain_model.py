@@ -13,6 +13,7 @@ from tfbig.errors import BudgetError
 from tfbig.network.graph import Graph
 from tfbig.plan import plain_model
 from tfbig.plan.limits import KERNEL_ELEMENTS, Limits
+from tfbig.plan.plan import Plan
 from tfbig.plan.planner import Planner
 from tfbig.plan.prepared_graph import Options
 
@@ -111,6 +112,21 @@ def test_no_matrix_has_more_elements_than_kernels_support() -> None:
     assert not found.plan(1, sizes).layout.plain
     found, sizes = elements(2**12, 2**13)
     assert found.plan(1, sizes).layout.plain
+
+
+def test_all_bytes_are_within_the_host() -> None:
+    """Where strips are in host memory too, the traces and the model count."""
+
+    def plan(host: int | None, shared: bool = True) -> Plan:
+        limits = Limits(PLENTY, host, plain=PLENTY, shared=shared)
+        graph = chain_graph()
+        return Planner(graph, limits, Options(model_bytes=1000)).plan(1, squares(graph, 64))
+
+    total = plan(None).total_bytes
+    assert plan(total).layout.plain
+    assert plan(total - 1, shared=False).layout.plain
+    with pytest.raises(BudgetError, match=r"a step needs at least"):
+        plan(total - 1)  # of so small an image, strips need more
 
 
 def test_compiled_convolutions() -> None:

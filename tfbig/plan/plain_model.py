@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import inf, prod
 
 from tfbig.network.graph import Local, Whole
 from tfbig.plan.cost import bytes_of, operations_of
@@ -53,7 +53,9 @@ def layout_of(prepared: PreparedGraph) -> Layout:
 
 
 def plan_of(problem: Problem) -> Plan | None:
-    """Return the plan of the plain model; None if it needs more than `Limits.plain`, or tensors of too many elements.
+    """Return the plan of the plain model; None if it exceeds a limit, or has tensors of too many elements.
+
+    Its images are limited by `Limits.plain`, and all of its bytes by `Limits.host` where the device is the host.
 
     Args:
         problem: The problem.
@@ -63,10 +65,12 @@ def plan_of(problem: Problem) -> Plan | None:
         return None
     graph, options, batch = prepared.graph, prepared.options, problem.batch
     used = peak_bytes(problem) + limits.workspace
-    if used > limits.plain:
-        return None
     layout = layout_of(prepared)
     (sweep,) = layout.sweeps
+    fixed = _fixed_bytes(problem, sweep)
+    host = limits.host if limits.shared and limits.host is not None else inf
+    if used > limits.plain or used + fixed + options.model_bytes > host:
+        return None
     images = {v: bytes_of(graph, v, batch, problem.extents) for v in sweep.images}
     pixels = {v: prod(problem.extents[v]) for v in sweep.images}
     operations, *_ = operations_of(sweep, batch, problem.extents, pixels)
@@ -91,7 +95,7 @@ def plan_of(problem: Problem) -> Plan | None:
         image_bytes=images,
         places={},
         allowed=limits,
-        projected=Projected(used, 0, 0, _fixed_bytes(problem, sweep), options.model_bytes),
+        projected=Projected(used, 0, 0, fixed, options.model_bytes),
         repeated_operations=0,
         training=options.training,
         rates=prepared.rates,

@@ -157,9 +157,9 @@ def _with_plain_layout(problem: Problem) -> Plan:
     plan = plain_model.plan_of(problem)
     if plan is None:
         raise BudgetError(
-            f"'{problem.prepared.options.name}': the plain model needs more than "
-            f"{format_bytes(problem.limits.plain)}, which are allowed without strips, or a tensor of more than "
-            f"{KERNEL_ELEMENTS} elements. Use smaller images, or strips."
+            f"'{problem.prepared.options.name}': the plain model needs more than the "
+            f"{format_bytes(problem.limits.plain)} for images, or the host memory, that are allowed without strips, or "
+            f"a tensor of more than {KERNEL_ELEMENTS} elements. Use smaller images, or strips."
         )
     return plan
 
