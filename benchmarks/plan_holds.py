@@ -7,8 +7,8 @@ budget, and training or inference. Measured is the peak of the resident memory w
 three times, above that of the compiled model with its optimizer; `Plan.peak_bytes` is the projection. Memory that the
 process had freed before is returned to the system first, so that steps do not reuse it unnoticed. `files` is what the
 pages of files grew by: if it is far below zero, the system was short of memory and took them back, and the measurement
-is too low. `--fixed` measures images so small that nothing but the fixed part is left, `--plain` images that run in plain
-Keras.
+is too low. `--fixed` measures images so small that nothing but the fixed part is left, `--plain` those that run in
+plain Keras.
 
 The budgets: `large` is the default; `least` has the fewest bytes for strips with which a plan is found (in steps of a
 tenth), and 0.5, 0.7 or 0.85 of the bytes for stores, the first with which one is found; `medium` has the geometric mean
