@@ -23,9 +23,3 @@ def test_constants(check: Check) -> None:
     inputs = keras.Input((None, None, 4))
     fixed = layers.Normalization(mean=[1.0] * 4, variance=[2.0] * 4)
     check(inputs, second(fixed(adapted(inputs))))
-
-
-def test_groups_and_pixels(check: Check) -> None:
-    inputs = keras.Input((None, None, 4))
-    x = layers.GroupNormalization(-1)(layers.RMSNormalization()(layers.Conv2D(4, 3)(inputs)))
-    check(inputs, layers.UnitNormalization()(layers.LayerNormalization()(x)))

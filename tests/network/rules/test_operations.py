@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from exactness import assert_same
 from keras import layers, ops
-from twins import assert_streams, images
+from twins import images
 
 import tfbig
 from tfbig.network.rules import operations
@@ -20,60 +19,14 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 Check = Callable[[Any, Any], None]
 
-MULTIPLE_INPUTS = """
-    Add Arctan2 Cast Clip Divide DivideNoNan Equal FloorDivide Fmax Fmin Fmod FullLike Greater GreaterEqual Heaviside
-    Hypot Isclose Ldexp Less LessEqual Logaddexp Logaddexp2 LogicalAnd LogicalNot LogicalOr LogicalXor Maximum Minimum
-    Mod Multiply Nextafter NotEqual Power SaturateCast Select StopGradient Subtract Threshold TrueDivide Where
-"""
-"""Operations that accept more than one image, or need more arguments."""
-
-OF_INTEGERS = """
-    BitwiseAnd BitwiseInvert BitwiseLeftShift BitwiseNot BitwiseOr BitwiseRightShift BitwiseXor Gcd Lcm LeftShift
-    RightShift
-"""
-"""Operations on integers."""
-
-UNARY = [
-    n
-    for n in operations.ELEMENTWISE.split()
-    if n not in (*MULTIPLE_INPUTS.split(), *OF_INTEGERS.split())
-]
-UNARY.remove("Exp2")  # Keras on TensorFlow only supports it in float32
-
 
 def image(channels: int = 4) -> Any:
     return keras.Input((None, None, channels))
 
 
-def function_of(name: str) -> Callable[..., Any]:
-    """Return the function of an operation class: `LogSigmoid -> keras.ops.log_sigmoid`."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-    special = {"isfinite": ops.isfinite, "na_nto_num": ops.nan_to_num, "nan_to_num": ops.nan_to_num}
-    return special.get(words) or getattr(ops, words)
-
-
 def test_names_of_operations() -> None:
     for names in (operations.ELEMENTWISE, operations.CHANNELWISE):
         assert [c.__name__ for c in operations.operations(names)] == names.split()
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        pytest.param(UNARY[::6], id="some"),
-        pytest.param(
-            [n for n in UNARY if n not in UNARY[::6]], id="others", marks=pytest.mark.slow
-        ),
-    ],
-)
-def test_unary_operations(names: list[str]) -> None:
-    """All in one model; the values lie in (0, 1), where all operations are defined."""
-    inputs = image(2)
-    x = 0.1 + 0.8 * ops.sigmoid(inputs)
-    results = [function_of(n)(1.5 + x if n == "Arccosh" else x) for n in names]
-    outputs = [ops.cast(y, "float64") for y in results]
-    model = keras.Model(inputs, outputs)
-    assert_streams(model, images(model, 1, 5, 3), 2, training=False)
 
 
 def test_images_constants_and_vectors(check: Check) -> None:

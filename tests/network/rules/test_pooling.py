@@ -16,13 +16,6 @@ pytestmark = pytest.mark.usefixtures("float64")
 Check = Callable[[Any, Any], None]
 
 
-def test_windows_and_whole_images(check: Check) -> None:
-    inputs = keras.Input((None, None, 2))
-    x = layers.MaxPooling2D((3, 2), strides=(2, 1))(inputs)
-    x = layers.AveragePooling2D(2, strides=1, padding="same")(x)
-    check(inputs, [layers.GlobalAveragePooling2D()(x), layers.GlobalMaxPooling2D(keepdims=True)(x)])
-
-
 def test_flatten_and_reshape(check: Check) -> None:
     inputs = keras.Input((7, 6, 4))
     x = layers.Conv2D(3, 3, padding="same")(inputs)
