@@ -136,7 +136,7 @@ def draw(arguments: argparse.Namespace, run: Path) -> None:
         plan = trained.plan(image)
         outputs = streamed(tf.constant([image.handle]), training=False)
         norm = np.linalg.norm(outputs[0].numpy(), axis=-1)
-        counts = visited(plan, image.shape[:2])
+        counts = times_computed(plan, image.shape[:2])
         row[0].imshow(slide.thumbnail(SIDE))
         row[0].set_title(f"{Path(path).name}, {image.shape[0]} x {image.shape[1]}", fontsize=9)
         shown = row[1].imshow(counts, cmap="magma", vmin=0, vmax=len(plan.sweeps))
@@ -154,12 +154,12 @@ def draw(arguments: argparse.Namespace, run: Path) -> None:
     figure.savefig(arguments.picture, dpi=80)
 
 
-def visited(plan: Any, size: tuple[int, int]) -> np.ndarray:
+def times_computed(plan: Any, size: tuple[int, int]) -> np.ndarray:
     """Return by how many sweeps each place of an image is computed, `[h, w]` with at most `SIDE` rows or columns."""
     scale = max(size) / SIDE
     counts = np.zeros([round(n / scale) for n in size], int)
     for number, sweep in enumerate(plan.sweeps):
-        active = plan.visits[number].active if plan.visits else np.ones((1, 1), bool)
+        active = plan.active_tiles[number].active if plan.active_tiles else np.ones((1, 1), bool)
         if not sweep.observed:
             continue
         places = [

@@ -76,11 +76,11 @@ plan.summary()
 
 
 # %%
-def visited(plan, size, side=500):
+def times_computed(plan, size, side=500):
     """Return the number of sweeps that compute each place of an image."""
     counts = np.zeros([round(n * side / max(size)) for n in size], int)
-    for visits in plan.visits[: len(plan.sweeps)]:
-        active = visits.active
+    for active_tiles in plan.active_tiles[: len(plan.sweeps)]:
+        active = active_tiles.active
         rows, columns = (
             np.arange(n) * m // n for n, m in zip(counts.shape, active.shape, strict=True)
         )
@@ -89,7 +89,7 @@ def visited(plan, size, side=500):
 
 
 plt.figure(figsize=(5.5, 5))
-plt.imshow(visited(plan, image.shape[:2]), cmap="viridis", vmin=0)
+plt.imshow(times_computed(plan, image.shape[:2]), cmap="viridis", vmin=0)
 plt.colorbar(label="sweeps that compute a place", shrink=0.8, ticks=range(len(plan.sweeps) + 1))
 plt.axis("off")
 plt.show()

@@ -53,19 +53,19 @@ def test_plans_follow_the_foreground() -> None:
 def test_share_of_each_sweep() -> None:
     found = plan(projected(disk(480), 64))
     assert all(0 < cost.active < 0.5 for cost in found.costs)
-    for visits, cost in zip(found.visits, found.costs, strict=True):
-        value = visits.sweep.observed[0]
-        share = visits.owned_pixels(value) / np.prod(visits.sizes[value])
+    for active_tiles, cost in zip(found.active_tiles, found.costs, strict=True):
+        value = active_tiles.sweep.observed[0]
+        share = active_tiles.owned_pixels(value) / np.prod(active_tiles.sizes[value])
         assert cost.active == pytest.approx(share)
         assert cost.starts == active_strips.STARTS * (
-            visits.number + (visits.pattern is None)
-        ) * len(visits.sweep.nodes)
+            active_tiles.number + (active_tiles.pattern is None)
+        ) * len(active_tiles.sweep.nodes)
 
 
 def test_an_image_that_is_all_foreground_is_not_cut_into_tiles() -> None:
     found = plan(Background(np.ones((128, 96), bool), 64))
     assert not found.layout.skips
-    assert found.visits == ()
+    assert found.active_tiles == ()
 
 
 def test_finds_the_tiles_that_cost_least(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_summary_shows_what_is_computed() -> None:
     lines = str(found).splitlines()
     assert lines[1].endswith(" active")
     assert lines[3].split()[-1] == f"{found.costs[0].active:.3f}"
-    tiles = sum(visits.number for visits in found.visits)
+    tiles = sum(active_tiles.number for active_tiles in found.active_tiles)
     assert (
         f"{found.active:.3f} of the image is computed, in {tiles} tiles; the rest is background"
         in lines
@@ -132,17 +132,17 @@ def test_no_tile_is_larger_than_planned(seed: int) -> None:
         1, {graph.inputs[0]: (8192, 4096)}, None, {graph.inputs[0]: Background(mask, 128)}
     )
     assert max(cost.joined for cost in found.costs) > 1
-    for visits, cost in zip(found.visits, found.costs, strict=True):
-        heights = (visits.rectangles[:, 1] - visits.rectangles[:, 0] + 1).tolist()
+    for active_tiles, cost in zip(found.active_tiles, found.costs, strict=True):
+        heights = (active_tiles.rectangles[:, 1] - active_tiles.rectangles[:, 0] + 1).tolist()
         assert max(heights) > 1
-        table, columns = visits.table()[1:], visits.sweep.columns
+        table, columns = active_tiles.table()[1:], active_tiles.sweep.columns
         single = ActiveStrips(
-            graph, visits.sweep, 1, visits.sizes, 0, True, frozenset(), fixed=cost.strips,
-            blocks=cost.blocks, steps=visits.steps,
+            graph, active_tiles.sweep, 1, active_tiles.sizes, 0, True, frozenset(), fixed=cost.strips,
+            blocks=cost.blocks, steps=active_tiles.steps,
         )  # fmt: skip
         joined = (s for s in single.neighbours(cost.strips) if s.joined == cost.joined)
         strips = next(joined, single)
-        for v in visits.sweep.images:
+        for v in active_tiles.sweep.images:
             rows, wide = (
                 table[:, axis + columns["stop", v]] - table[:, axis + columns["start", v]]
                 for axis in (0, len(columns))

@@ -14,7 +14,7 @@ from skipped_background import mask_of, projected
 
 from tfbig.geometry.background import Background
 from tfbig.geometry.windows import partition
-from tfbig.plan.activity import GAP, Activity, Visits
+from tfbig.plan.activity import GAP, ActiveTiles, Activity
 from tfbig.plan.sweeps import Layout, schedule
 
 SIZE = (120, 96)
@@ -49,12 +49,12 @@ def activity_of(
     return Activity(graph, sizes, {graph.inputs[0]: background}, layout), layout
 
 
-def tiles_of(visits: Visits, value: int) -> tuple[np.ndarray, np.ndarray]:
+def tiles_of(active_tiles: ActiveTiles, value: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the tiles of an image that are computed as a mask, and its pattern as another."""
-    size, columns = visits.sizes[value], visits.sweep.columns
+    size, columns = active_tiles.sizes[value], active_tiles.sweep.columns
     computed, pattern = np.zeros(size, bool), np.zeros(size, bool)
     width = len(columns)
-    for line in visits.table():
+    for line in active_tiles.table():
         part = tuple(
             slice(
                 line[axis * width + columns["own start", value]],
@@ -80,8 +80,8 @@ def test_what_is_not_computed_repeats_the_pattern(
         [max(min(activity.sizes[v][axis] // side for v in s.observed), 1) for axis in range(2)]
         for s in layout.sweeps
     ]
-    all_visits = activity.visits(layout, counts)
-    assert all_visits is not None
+    all_tiles = activity.active_tiles(layout, counts)
+    assert all_tiles is not None
     random = np.random.default_rng(0)
     image = np.where(mask[..., None], random.normal(size=(*SIZE, 3)), 0.7)[None]
     names = {graph.values[v].name: v for s in layout.sweeps for v in s.observed}
@@ -93,9 +93,9 @@ def test_what_is_not_computed_repeats_the_pattern(
         output = keras.Model(model.input, layer.output)(image)[0].numpy()
         if output.shape[:2] != activity.sizes[value]:
             continue
-        visits = next(v for v in all_visits if value in v.sweep.observed)
-        computed, pattern = tiles_of(visits, value)
-        steps = visits.steps[value]
+        active_tiles = next(v for v in all_tiles if value in v.sweep.observed)
+        computed, pattern = tiles_of(active_tiles, value)
+        steps = active_tiles.steps[value]
         rows, columns = np.nonzero(pattern)
         pattern = output[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
         assert pattern.shape[:2] == steps
@@ -106,7 +106,7 @@ def test_what_is_not_computed_repeats_the_pattern(
         same = repeated[: len(output), : output.shape[1]]
         np.testing.assert_allclose(output[outside], same[outside], atol=1e-12)
         skipped += int(outside.sum())
-        copies = visits.copies()[visits.sweep.observed.index(value)]
+        copies = active_tiles.copies()[active_tiles.sweep.observed.index(value)]
         assert copies * np.prod(steps) == outside.sum()
     assert skipped > 0
 
@@ -114,12 +114,12 @@ def test_what_is_not_computed_repeats_the_pattern(
 def test_dropout_is_computed_everywhere_and_what_is_before_is_not() -> None:
     activity, layout = activity_of(with_dropout())
     assert activity.is_of_use
-    visits = activity.visits(layout, [(8, 8)] * len(layout.sweeps))
-    assert visits is not None
-    assert visits[0].pattern is not None
-    assert visits[-1].pattern is None
-    assert visits[-1].active.all()
-    assert visits[-1].copies().tolist() == [0] * len(layout.sweeps[-1].observed)
+    active_tiles = activity.active_tiles(layout, [(8, 8)] * len(layout.sweeps))
+    assert active_tiles is not None
+    assert active_tiles[0].pattern is not None
+    assert active_tiles[-1].pattern is None
+    assert active_tiles[-1].active.all()
+    assert active_tiles[-1].copies().tolist() == [0] * len(layout.sweeps[-1].observed)
 
 
 def test_no_foreground_leaves_only_the_border() -> None:
@@ -131,10 +131,10 @@ def test_no_foreground_leaves_only_the_border() -> None:
 
 def test_all_foreground_is_computed() -> None:
     activity, layout = activity_of(encoder(), Background(np.ones(SIZE, bool)))
-    visits = activity.visits(layout, [(6, 6)] * len(layout.sweeps))
-    assert visits is not None
-    assert all(v.active.all() and v.pattern is None for v in visits)
-    assert [v.number for v in visits] == [36] * len(layout.sweeps)
+    active_tiles = activity.active_tiles(layout, [(6, 6)] * len(layout.sweeps))
+    assert active_tiles is not None
+    assert all(v.active.all() and v.pattern is None for v in active_tiles)
+    assert [v.number for v in active_tiles] == [36] * len(layout.sweeps)
 
 
 def test_shares_of_stores_count_tiles_and_a_pattern() -> None:

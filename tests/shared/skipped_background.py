@@ -56,7 +56,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch, least: int = 4) -> Skipping:
 
     def plan(self: Planner, *arguments: Any) -> Plan:
         found = plan_of(self, *arguments)
-        if found.visits:
+        if found.active_tiles:
             record.plans.append(found)
         return found
 

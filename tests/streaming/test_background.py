@@ -307,7 +307,7 @@ def test_other_slides_need_no_trace(skipping: Skipping, float64: None) -> None:
     for source in sources:
         step.one((tf.constant([source.handle]), tf.ones((1, 2), tf.float64)))
     assert len(step._traced) == 1
-    assert len({plan.visits[0].number for plan in skipping.plans}) > 1
+    assert len({plan.active_tiles[0].number for plan in skipping.plans}) > 1
 
 
 def test_background_is_not_read(skipping: Skipping, float64: None) -> None:

@@ -105,7 +105,7 @@ def trace(
         plan = planner.plan(int(shapes[0][0]), sizes, layout, found, learned)
         _prepare_space(plan, folder, devices)
         numbers = [_all_shapes(graph, sizes, int(shapes[0][0])), _places(graph, plan)]
-        copies = [visits.copies() for visits in plan.visits[: len(skipping)]]
+        copies = [active_tiles.copies() for active_tiles in plan.active_tiles[: len(skipping)]]
         return [np.array(b"", object), *numbers, *planner.tables(plan, sizes), *copies]
 
     kinds = [tf.string, tf.int64, tf.int64, *[tf.int32] * len(sweeps)]

@@ -146,7 +146,7 @@ class StripGeometry:
 
     Args:
         sweep: The sweep.
-        line: The line; of a sweep that skips background, a line of `tfbig.plan.activity.Visits.table`.
+        line: The line; of a sweep that skips background, a line of `tfbig.plan.activity.ActiveTiles.table`.
 
     Attributes:
         is_pattern: Whether the tile is the pattern, computed once for all background, int32 scalar; None if nothing is

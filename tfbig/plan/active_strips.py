@@ -11,7 +11,7 @@ from operator import mul
 import numpy as np
 
 from tfbig.geometry.windows import Interval
-from tfbig.plan.activity import Activity, Visits
+from tfbig.plan.activity import ActiveTiles, Activity
 from tfbig.plan.cost import sweep_limit
 from tfbig.plan.plan import SweepCost
 from tfbig.plan.strip_search import Strips, intervals
@@ -50,16 +50,16 @@ class ActiveStrips(Strips):
     def cost(self) -> SweepCost:
         """Return the cost of the tiles that are computed."""
         whole = super().cost()
-        visits = self.visits(whole.strips)
+        active_tiles = self.active_tiles(whole.strips)
         value = self.sweep.observed[0]
-        owned = visits.owned_pixels(value) / prod(self.extents[value])
-        starts = -(-STARTS * (visits.number + 1) // self.devices) * len(self.sweep.nodes)
+        owned = active_tiles.owned_pixels(value) / prod(self.extents[value])
+        starts = -(-STARTS * (active_tiles.number + 1) // self.devices) * len(self.sweep.nodes)
         exact = round(whole.exact_operations * owned)
         return replace(
             whole, starts=starts, exact_operations=exact, active=owned, joined=self.joined
         )
 
-    def visits(self, count: int) -> Visits:
+    def active_tiles(self, count: int) -> ActiveTiles:
         """Return the tiles that are computed, without a pattern.
 
         Args:
@@ -71,7 +71,7 @@ class ActiveStrips(Strips):
     def _visited(self, heights: Mapping[int, np.ndarray]) -> dict[int, int]:
         """Return the pixels of each image in all tiles that are computed."""
         count = len(next(iter(heights.values())))
-        top, bottom, first, last = self.visits(count).rectangles.T
+        top, bottom, first, last = self.active_tiles(count).rectangles.T
         pixels = {}
         for v, rows in self._rows(count).items():
             columns, inner = self._columns[v], prod(self.extents[v][1 + len(self.blocks) :])
@@ -196,7 +196,7 @@ def _band_counts(tiles: ActiveStrips, square: int, rows: int) -> list[int]:
 
 def _effort(tiles: ActiveStrips, count: int) -> float:
     """Return the operations of a forward pass, and those in the time that it takes to start the layers."""
-    starts = STARTS * (tiles.visits(count).number + 1) * len(tiles.sweep.nodes)
+    starts = STARTS * (tiles.active_tiles(count).number + 1) * len(tiles.sweep.nodes)
     return tiles.operations(count)[0] + starts * START_OPERATIONS
 
 

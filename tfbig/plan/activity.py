@@ -45,7 +45,7 @@ MOST_PATTERN = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Visits:
+class ActiveTiles:
     """Tiles of a sweep that are computed.
 
     Args:
@@ -212,7 +212,7 @@ class Activity:
         for sweep in layout.sweeps:
             self._know(sweep)
         self._active: dict[tuple[object, ...], BoolArray] = {}
-        self._tiles: OrderedDict[tuple[object, ...], Visits] = OrderedDict()
+        self._tiles: OrderedDict[tuple[object, ...], ActiveTiles] = OrderedDict()
 
     @property
     def everywhere(self) -> tuple[str, ...]:
@@ -272,19 +272,21 @@ class Activity:
                 joint[:] = [lcm(a, r.period) for a, r in zip(joint, reaches, strict=True)]
         return {v: tuple(by_size[self.sizes[v]]) for v in sweep.observed}
 
-    def tiles(self, sweep: Sweep, counts: Sequence[int], joined: int = 1) -> Visits:
+    def tiles(self, sweep: Sweep, counts: Sequence[int], joined: int = 1) -> ActiveTiles:
         """Return the tiles of a sweep that are computed, without a pattern.
 
         Args:
             sweep: The sweep.
             counts: Number of parts that images are cut into along each axis.
-            joined: As in `Visits`.
+            joined: As in `ActiveTiles`.
         """
         self._know(sweep)
         key = (sweep, *counts, joined)
         if key not in self._tiles:
             active, steps = self._active_tiles(sweep, counts), self.steps(sweep)
-            self._tiles[key] = Visits(sweep, tuple(counts), active, steps, None, self.sizes, joined)
+            self._tiles[key] = ActiveTiles(
+                sweep, tuple(counts), active, steps, None, self.sizes, joined
+            )
             if len(self._tiles) > MOST_KNOWN:
                 self._tiles.popitem(last=False)
         self._tiles.move_to_end(key)
@@ -323,15 +325,15 @@ class Activity:
         """Return the share of an input image that is not background."""
         return self.backgrounds[value].share
 
-    def visits(
+    def active_tiles(
         self, layout: Layout, counts: Sequence[Sequence[int]], joined: Sequence[int] | None = None
-    ) -> tuple[Visits, ...] | None:
+    ) -> tuple[ActiveTiles, ...] | None:
         """Return the tiles that a layout computes, with a pattern for the background of each sweep.
 
         Args:
             layout: The sweeps and replays.
             counts: For each sweep, then each replay, the number of parts that images are cut into along each axis.
-            joined: For each sweep, then each replay, `Visits.joined`. Default: 1.
+            joined: For each sweep, then each replay, `ActiveTiles.joined`. Default: 1.
 
         Returns:
             Tiles of each sweep, then of each replay; None if no pattern is found in an image of which one is read.
@@ -380,7 +382,9 @@ class Activity:
             active |= self.backgrounds[image].touches(*read)
         return active
 
-    def _pattern(self, tiles: Visits, spots: Mapping[int, Pattern]) -> dict[int, Pattern] | None:
+    def _pattern(
+        self, tiles: ActiveTiles, spots: Mapping[int, Pattern]
+    ) -> dict[int, Pattern] | None:
         """Return a pattern of each observed image: in a tile of background, else at one of the spots, else None."""
         sweep, counts, steps = tiles.sweep, tiles.counts, tiles.steps
         if not tiles.active.all():

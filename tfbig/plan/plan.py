@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfbig.network.graph import AT_ONCE, IN_FLIGHT
-from tfbig.plan.activity import Visits
+from tfbig.plan.activity import ActiveTiles
 from tfbig.plan.lifetimes import Moment, Timeline
 from tfbig.plan.limits import Limits, Projected
 from tfbig.plan.sweeps import Layout, Store, Sweep
@@ -118,7 +118,7 @@ class Plan:
         training: Whether a backward pass follows.
         rates: Speed of the machine.
         replicas: Number of replicas of the model on this machine; each has such a plan.
-        visits: Tiles that each sweep computes, then each replay; empty if no background is skipped.
+        active_tiles: Tiles that each sweep computes, then each replay; empty if no background is skipped.
         everywhere: Layers whose results differ from pixel to pixel of the background: what depends on them is computed
             everywhere.
         kept_bytes: Bytes of each image if it is kept on the device.
@@ -147,7 +147,7 @@ class Plan:
     training: bool
     rates: Rates
     replicas: int = 1
-    visits: tuple[Visits, ...] = ()
+    active_tiles: tuple[ActiveTiles, ...] = ()
     everywhere: tuple[str, ...] = ()
     kept_bytes: Mapping[int, int] = field(default_factory=dict)
 
@@ -241,7 +241,7 @@ class Plan:
 
     def __repr__(self) -> str:
         """Return the table that `summary` prints."""
-        head = _row(*_HEAD) + (" active" if self.visits else "")
+        head = _row(*_HEAD) + (" active" if self.active_tiles else "")
         pairs = [
             *zip(self.sweeps, self.costs, strict=True),
             *zip(self.layout.replays, self.replay_costs, strict=True),
@@ -341,7 +341,7 @@ def _line(plan: Plan, sweep: Sweep, cost: SweepCost) -> str:
         f"{cost.operations / cost.exact_operations if cost.exact_operations else 1:.3f}",
         f"{sum(w.seconds for w in work):.2f}",
     )
-    return f"{line} {cost.active:6.3f}" if plan.visits else line
+    return f"{line} {cost.active:6.3f}" if plan.active_tiles else line
 
 
 def _written_stores(plan: Plan, sweep: Sweep) -> list[Store]:
@@ -369,8 +369,8 @@ def _totals(plan: Plan) -> list[str]:
 def _background_totals(plan: Plan) -> list[str]:
     """Return lines on how much of the image is computed, if it has a background."""
     lines = []
-    if plan.visits:
-        tiles = sum(visits.number for visits in plan.visits)
+    if plan.active_tiles:
+        tiles = sum(active_tiles.number for active_tiles in plan.active_tiles)
         lines.append(
             f"{plan.active:.3f} of the image is computed, in {tiles} tiles; the rest is background"
         )

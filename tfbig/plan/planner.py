@@ -100,10 +100,10 @@ class Planner:
             sizes: Size of each input image.
 
         Returns:
-            A table for every sweep, then one for every replay, see `Sweep.tiles` and `Visits.table`.
+            A table for every sweep, then one for every replay, see `Sweep.tiles` and `ActiveTiles.table`.
         """
-        if plan.visits:
-            return [visits.table() for visits in plan.visits]
+        if plan.active_tiles:
+            return [active_tiles.table() for active_tiles in plan.active_tiles]
         extents = self.graph.extents(sizes)
         pairs = [*zip(plan.sweeps, plan.costs, strict=True)]
         pairs += zip(plan.layout.replays, plan.replay_costs, strict=True)

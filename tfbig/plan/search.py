@@ -106,16 +106,16 @@ def _skipping(problem: Problem, activity: Activity) -> Plan | None:
     pricing = Pricing(problem, activity=activity)
     with suppress(BudgetError):
         straight = pricing.price(problem.prepared.straight, problem.limits.device)
-        return _with_visits(_on_host(pricing, straight), activity)
+        return _with_active_tiles(_on_host(pricing, straight), activity)
     return None
 
 
-def _with_visits(plan: Plan, activity: Activity) -> Plan | None:
+def _with_active_tiles(plan: Plan, activity: Activity) -> Plan | None:
     """Return a plan with the tiles that it computes; None if its background is nowhere computed."""
     costs = (*plan.costs, *plan.replay_costs)
     counts, joined = [cost.counts for cost in costs], [cost.joined for cost in costs]
-    visits = activity.visits(plan.layout, counts, joined)
-    return None if visits is None else replace(plan, visits=visits)
+    active_tiles = activity.active_tiles(plan.layout, counts, joined)
+    return None if active_tiles is None else replace(plan, active_tiles=active_tiles)
 
 
 def with_layout(problem: Problem, layout: Layout) -> Plan:
@@ -174,7 +174,7 @@ def _with_skipping_layout(problem: Problem, layout: Layout) -> Plan:
     placed = placement.place(bare)
     if not placement.fits(placed):
         raise _host_error(problem, [placed])
-    plan = _with_visits(placed, activity)
+    plan = _with_active_tiles(placed, activity)
     if plan is None:
         raise BudgetError(f"'{name}': no pixel of background stands for all of it.")
     return plan

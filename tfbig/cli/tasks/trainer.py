@@ -57,7 +57,7 @@ def _print_plans(settings: TrainSettings, plans: Plans | None) -> dict[str, floa
     machine.warn_of_memory(settings, *plans)
     training = plans.training
     return machine.planned_bytes(*plans) | (
-        {"planned_share": training.active} if training.visits else {}
+        {"planned_share": training.active} if training.active_tiles else {}
     )
 
 
