@@ -34,8 +34,28 @@ def test_mirror(size: int, before: int, after: int, edge: bool) -> None:
     read = np.pad(np.arange(size), (before, after), "symmetric" if edge else "reflect")
     axis = Mirror(before, after, edge)
     np.testing.assert_array_equal(axis.index(np.arange(len(read)), size), read)
-    assert axis.length(size) == len(read) == axis.window.extent(size)
-    assert_needs(axis, size, read)
+    assert axis.extent(size) == axis.length(size) == len(read) == axis.window.extent(size)
+    first, last = np.array(
+        [(a, b) for a in range(len(read)) for b in range(a + 1, len(read) + 1)]
+    ).T
+    start, stop = axis.needs(Interval(first, last), size)
+    pairs = list(zip(first, last, strict=True))
+    assert np.all((start >= 0) & (stop <= size))
+    assert np.all(start <= [read[a:b].min() for a, b in pairs])
+    assert np.all(stop > [read[a:b].max() for a, b in pairs])
+
+
+@given(sizes, st.integers(0, 12), st.integers(0, 12), st.booleans(), st.integers(1, 5))
+def test_tiles_of_a_mirror_can_be_joined(
+    size: int, before: int, after: int, edge: bool, height: int
+) -> None:
+    assume(max(before, after) <= size - (not edge))
+    axis = Mirror(before, after, edge)
+    first = np.arange(0, axis.extent(size), height)
+    last = np.minimum(first + height, axis.extent(size))
+    start, stop = axis.needs(Interval(first, last), size)
+    assert np.all(np.diff(start) >= 0)
+    assert np.all(np.diff(stop) >= 0)
 
 
 def test_mirror_of_a_small_image() -> None:

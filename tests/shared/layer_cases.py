@@ -625,7 +625,7 @@ SELECTION: list[Case] = [
 
 
 def _kernel(*shape: int) -> np.ndarray:
-    return np.random.default_rng(4).integers(-1, 2, shape).astype("float32")
+    return np.random.default_rng(4).integers(-1, 2, shape).astype(keras.config.floatx())
 
 
 def _standardised(x: Any) -> Any:

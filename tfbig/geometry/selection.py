@@ -60,13 +60,16 @@ class Mirror:
         return abs(2 * row + 1) // 2 if self.edge else abs(row)
 
     def needs(self, rows: Interval, size: int) -> Interval:
-        """Return the input interval that the output interval `rows` needs."""
-        ends = [self.index(row, size) for row in (rows.start, rows.stop - 1)]
-        low, high = np.minimum(*ends), np.maximum(*ends)
-        first, last = self.before, self.before + size - 1  # where the order of the rows changes
-        low = np.where((rows.start <= first) & (first < rows.stop), 0, low)
-        high = np.where((rows.start <= last) & (last < rows.stop), size - 1, high)
-        return Interval(low, high + 1)
+        """Return an input interval that holds what the output interval `rows` needs.
+
+        Its ends never decrease from one interval to the next, so tiles can be joined to one that reads from the start
+        of the first to the stop of the last. Intervals at a border therefore read all rows that it repeats.
+        """
+        first_rows = self.before + (not self.edge) if self.before else 1
+        last_rows = self.after + (not self.edge) if self.after else 1
+        start = np.minimum(np.maximum(rows.start - self.before, 0), size - last_rows)
+        stop = np.maximum(np.minimum(rows.stop - self.before, size), first_rows)
+        return Interval(start, stop)
 
 
 @dataclass(frozen=True)
