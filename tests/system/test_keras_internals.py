@@ -22,7 +22,9 @@ OF_KERAS = {
     *("_fn", "_fn_kwargs", "_functional", "_get_variable_index", "_inputs_struct"),
     *("_loss_tracker", "_maybe_symbolic_build", "_nodes_by_depth", "_outputs_struct"),
     *("_seed_generators", "_trainable_variables", "_use_weight_decay", "_user_loss"),
-    *("_kernel", "_user_loss_weights", "_value"),
+    *("_kernel", "_user_loss_weights", "_value", "_build_shapes_dict", "_call_has_context_arg"),
+    *("_get_call_context", "_inbound_nodes", "_keras_history", "_outbound_nodes"),
+    "keras.src.backend.AutocastScope",
     "keras.src.applications.convnext.LayerScale",
     "keras.src.applications.convnext.StochasticDepth",
     "keras.src.applications.inception_resnet_v2.CustomScaleLayer",
@@ -58,7 +60,10 @@ OVERRIDDEN = {
 }
 """Private methods of Keras classes that classes of tfbig override."""
 
-OWN = own_names() - {"_value"}  # sources have a `_value` too
+OF_BLOCKS = {"_inputs_struct", "_nodes_by_depth", "_outputs_struct"}
+"""Names of functional models that `tfbig.network.blocks.Block` has too."""
+
+OWN = own_names() - {"_value"} - OF_BLOCKS  # sources have a `_value` too
 MODELS_THAT_USE_THEIR_OWN_VALUE = {"tfbig.sources.views", "tfbig.sources.bags.bag"}
 
 
