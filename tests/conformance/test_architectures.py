@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from architectures import ARCHITECTURES
 from layer_cases import Case
-from layer_paths import WAYS, check, combinations
+from layer_paths import WAYS, check, check_all
 
 FAST = ("networks.espnet", "networks.tcn")
 
@@ -28,6 +28,4 @@ def test_prediction_and_training_in_strips(case: Case, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ARCHITECTURES, ids=[c.of for c in ARCHITECTURES])
 def test_every_path(case: Case, way: str, tmp_path: Path) -> None:
     """Each network on all paths."""
-    paths = [path for each, path in combinations(case) if each == way]
-    if paths:
-        check(case, way, paths, tmp_path)
+    check_all(case, way, tmp_path)

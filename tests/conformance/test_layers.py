@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 from layer_cases import LAYERS, Case
-from layer_paths import WAYS, check, combinations, one_of, skip_open
+from layer_paths import WAYS, check_all, check_one
 
 
 @pytest.mark.parametrize(("number", "case"), list(enumerate(LAYERS)), ids=[c.name for c in LAYERS])
 def test_one_path(number: int, case: Case, tmp_path: Path) -> None:
     """Each case on one path, another than its neighbours."""
-    skip_open(case)
-    way, path = one_of(case, number)
-    check(case, way, [path], tmp_path)
+    check_one(case, number, tmp_path)
 
 
 @pytest.mark.slow
@@ -22,6 +20,4 @@ def test_one_path(number: int, case: Case, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", LAYERS, ids=[c.name for c in LAYERS])
 def test_every_path(case: Case, way: str, tmp_path: Path) -> None:
     """Each case on all paths."""
-    paths = [path for each, path in combinations(case) if each == way]
-    if paths:
-        check(case, way, paths, tmp_path)
+    check_all(case, way, tmp_path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from layer_cases import ELEMENTWISE, OPERATIONS, Case
-from layer_paths import WAYS, check, combinations, one_of, skip_open
+from layer_paths import WAYS, check_all, check_one
 
 
 @pytest.mark.parametrize(
@@ -14,9 +14,7 @@ from layer_paths import WAYS, check, combinations, one_of, skip_open
 )
 def test_one_path(number: int, case: Case, tmp_path: Path) -> None:
     """Each case on one path, another than its neighbours."""
-    skip_open(case)
-    way, path = one_of(case, number)
-    check(case, way, [path], tmp_path)
+    check_one(case, number, tmp_path)
 
 
 @pytest.mark.slow
@@ -24,9 +22,7 @@ def test_one_path(number: int, case: Case, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", OPERATIONS, ids=[c.name for c in OPERATIONS])
 def test_every_path(case: Case, way: str, tmp_path: Path) -> None:
     """Each case on all paths."""
-    paths = [path for each, path in combinations(case) if each == way]
-    if paths:
-        check(case, way, paths, tmp_path)
+    check_all(case, way, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +34,4 @@ def test_every_path(case: Case, way: str, tmp_path: Path) -> None:
 )
 def test_elementwise(number: int, case: Case, tmp_path: Path) -> None:
     """Each operation on one path: a single rule computes all of them."""
-    skip_open(case)
-    way, path = one_of(case, number)
-    check(case, way, [path], tmp_path)
+    check_one(case, number, tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -182,7 +184,7 @@ class Sorts(layers.Layer):
             Plain,
             r"'own' \(Plain\) .* `return tf.nn.relu\(x\)`: .* Use Keras layers and keras.ops only",
         ),
-        (Sorts, r"inside layer 'own' \(Sorts\): layer"),
+        (Sorts, r"inside layer 'own' \(Sorts\): layer 'sort\w*' \(Sort\) only runs .* axis=-1"),
     ],
 )
 def test_what_cannot_be_read_is_named_with_its_line(layer: type, message: str) -> None:
@@ -197,3 +199,23 @@ def test_model_that_is_not_built() -> None:
         tfbig.UnsupportedLayerError, match=r"is not built.* call it on an image first"
     ):
         tfbig.stream(Encoder())
+
+
+def test_activity_regularizer_of_ones_own_layer() -> None:
+    start = keras.Input((None, None, 3))
+    model = keras.Model(start, Gated(4, activity_regularizer="l2")(start))
+    with pytest.raises(tfbig.UnsupportedLayerError, match="has an activity_regularizer"):
+        tfbig.stream(model)
+
+
+def test_line_in_a_folder_with_the_name_of_a_library(tmp_path: Path) -> None:
+    """The line that is named is the user's, wherever the code of the user lies."""
+    folder = tmp_path / "tfbig" / "keras"
+    folder.mkdir(parents=True)
+    source = "import keras, tensorflow as tf\n\n\nclass Own(keras.layers.Layer):\n"
+    source += "    def call(self, x):\n        return tf.nn.relu(x)\n"
+    (folder / "own.py").write_text(source)
+    space = runpy.run_path(str(folder / "own.py"))
+    start = keras.Input((None, None, 3))
+    with pytest.raises(tfbig.UnsupportedLayerError, match=r"line 6 of .*own.py, `return tf.nn"):
+        tfbig.stream(keras.Model(start, space["Own"]()(start)))

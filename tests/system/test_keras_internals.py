@@ -24,7 +24,6 @@ OF_KERAS = {
     *("_seed_generators", "_trainable_variables", "_use_weight_decay", "_user_loss"),
     *("_kernel", "_user_loss_weights", "_value", "_build_shapes_dict", "_call_has_context_arg"),
     *("_get_call_context", "_inbound_nodes", "_keras_history", "_outbound_nodes"),
-    "keras.src.backend.AutocastScope",
     "keras.src.applications.convnext.LayerScale",
     "keras.src.applications.convnext.StochasticDepth",
     "keras.src.applications.inception_resnet_v2.CustomScaleLayer",

@@ -11,18 +11,23 @@ import linecache
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfbig.errors import UnsupportedLayerError
 from tfbig.network import user_code
 from tfbig.network.rules.call import Slot
 from tfbig.system import keras_internals
 
-OF_KERAS = ("keras", "tensorflow", "tfbig")
-"""Packages whose lines are not those of the user."""
+LIBRARIES = (
+    Path(__file__).resolve().parents[1],
+    *(Path(str(package.__file__)).resolve().parent for package in (keras, tf)),
+)
+"""Folders of tfbig, Keras and TensorFlow, whose lines are not those of the user."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +35,12 @@ class Block:
     """The operations inside a layer or model, in the form of a functional model.
 
     Args:
-        name: Name of the layer.
         inputs: Keras tensors of the inputs.
         outputs: Keras tensors of the outputs.
         weights: `(Keras tensor, variable)` for each of its own weights that it uses.
         modes: Whether each call of a layer inside runs in training mode, by the `id` of the call.
     """
 
-    name: str
     inputs: list[Any]
     outputs: list[Any]
     weights: list[tuple[Any, Any]]
@@ -83,7 +86,7 @@ def read(layer: Any, arguments: Any, inputs: Sequence[Any], training: bool) -> B
             if id(call.operation) in modes
         }
     structure = inputs[0] if len(inputs) == 1 else list(inputs)
-    return Block(layer.name, list(inputs), flat, used, of_calls, structure, outputs, {0: calls})
+    return Block(list(inputs), flat, used, of_calls, structure, outputs, {0: calls})
 
 
 def _check_outputs(layer: Any, outputs: Sequence[Any]) -> None:
@@ -169,7 +172,7 @@ def _unreadable(layer: Any, error: Exception) -> UnsupportedLayerError:
     own = [
         frame
         for frame in extract_tb(error.__traceback__)
-        if not any(f"/{package}/" in frame.filename for package in OF_KERAS)
+        if not any(Path(frame.filename).resolve().is_relative_to(path) for path in LIBRARIES)
     ]
     place = ""
     if own:

@@ -274,19 +274,16 @@ def read_call(
     if images and isinstance(layer, keras.Layer):
         values = [_cast(graph, v, layer.compute_dtype) for v in values]
     elif images:
-        inputs = [
+        values = [
             v if v not in graph.inputs else _cast(graph, v, t.dtype)
             for v, t in zip(values, specs, strict=True)
         ]
-        values, (specs, outputs) = (
-            inputs,
-            _computed_specs(graph, layer, inputs, specs, outputs, arguments),
-        )
-    if own:
-        return _read_inside(graph, layer, values, specs, bool(training), arguments)
+        specs, outputs = _computed_specs(graph, layer, values, specs, outputs, arguments)
     call = rules.Call(
         layer, graph, tuple(values), tuple(specs), tuple(outputs), bool(training), arguments, kind
     )
+    if own:
+        return _read_inside(call)
     first = len(graph.nodes)
     apply = instances.apply if _holds_instances(graph, values) else rules.apply
     results = apply(call) if images else rules.on_whole_values(call)
@@ -307,30 +304,26 @@ def _reads_inside(graph: Graph, layer: Any, values: Sequence[int], kind: type | 
     return not rules.has(layer, kind) and not rules.is_augmentation(layer)
 
 
-def _read_inside(
-    graph: Graph,
-    layer: Any,
-    values: Sequence[int],
-    specs: Sequence[Any],
-    training: bool,
-    arguments: Any,
-) -> list[int]:
+def _read_inside(call: rules.Call) -> list[int]:
     """Add the operations inside a layer or model, as its `call` computes them.
 
     Raises:
         UnsupportedLayerError: The `call` cannot be read, or one of the operations cannot run strip by strip.
     """
-    dtypes = [graph.values[v].dtype or t.dtype for v, t in zip(values, specs, strict=True)]
-    inputs = [keras.KerasTensor(t.shape, d) for t, d in zip(specs, dtypes, strict=True)]
+    rules.check_settings(call)
+    graph, layer = call.graph, call.layer
+    inputs = [
+        keras.KerasTensor(t.shape, graph.values[v].dtype or t.dtype)
+        for v, t in zip(call.inputs, call.specs, strict=True)
+    ]
     try:
-        block = blocks.read(layer, arguments, inputs, training)
+        block = blocks.read(layer, call.arguments, inputs, call.training)
     except UnsupportedLayerError:
-        if blocks.is_own(layer):
-            raise
-        rules.find(layer)  # says what to do in place of a layer of Keras without a rule
+        if not blocks.is_own(layer):
+            rules.find(layer)  # says what to do in place of a layer of Keras without a rule
         raise
     try:
-        return read_into(graph, block, list(values), training)
+        return read_into(graph, block, list(call.inputs), call.training)
     except UnsupportedLayerError as error:
         raise UnsupportedLayerError(
             f"inside layer '{layer.name}' ({type(layer).__name__}): {error}"

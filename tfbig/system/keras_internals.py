@@ -14,7 +14,6 @@ import keras
 from keras.src.applications.convnext import LayerScale as LayerScale
 from keras.src.applications.convnext import StochasticDepth as StochasticDepth
 from keras.src.applications.inception_resnet_v2 import CustomScaleLayer as CustomScaleLayer
-from keras.src.backend import AutocastScope
 from keras.src.backend import compute_output_spec as compute_output_spec
 from keras.src.backend import get_keras_mask as get_keras_mask
 from keras.src.backend.common.global_state import get_global_attribute, set_global_attribute
@@ -163,7 +162,7 @@ def in_phase(layer: Any, training: bool) -> Iterator[dict[int, list[bool]]]:
 
     keras.Layer.symbolic_call = recorded
     try:
-        with AutocastScope(None):
+        with without_autocast():
             yield modes
     finally:
         keras.Layer.symbolic_call = symbolic_call

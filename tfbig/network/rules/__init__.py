@@ -25,7 +25,15 @@ from tfbig.network.rules import (
 )
 from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.constant_images import apply, on_whole_values
-from tfbig.network.rules.registry import RULES, Rule, find, has, is_augmentation, rule
+from tfbig.network.rules.registry import (
+    RULES,
+    Rule,
+    check_settings,
+    find,
+    has,
+    is_augmentation,
+    rule,
+)
 
 __all__ = [
     "RULES",
@@ -36,6 +44,7 @@ __all__ = [
     "apply",
     "attention",
     "channels",
+    "check_settings",
     "constant_images",
     "convolutions",
     "find",

@@ -14,12 +14,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfbig.geometry.windows import Fixed
 from tfbig.network.rules import channel_shapes, channels, whole_values
 from tfbig.network.rules.call import Call
 from tfbig.network.rules.channel_shapes import any_channel_shape
 from tfbig.network.rules.channels import axes_of, check_axes
-from tfbig.network.rules.nodes import check_broadcast, per_pixel
+from tfbig.network.rules.nodes import check_broadcast, of_fixed_size, per_pixel
 from tfbig.network.rules.operations import ELEMENTWISE
 from tfbig.network.rules.registry import rule
 from tfbig.system import keras_internals
@@ -158,18 +157,7 @@ def _of_size(call: Call, value: int, position: int, size: tuple[int, ...]) -> in
         call.refuse(
             f"combines an image of size {shape} with a pixel enlarged to {size}; expected equal sizes."
         )
-    spec = call.graph.values[value]
-    return call.local(
-        lambda x, w, strip: tf.identity(x[0]),
-        [Fixed(n) for n in size],
-        inputs=[value],
-        outside=None,
-        channels=spec.channels,
-        dtype=spec.dtype,
-        name=f"of_size_{position}",
-        operations=0,
-        cheap=True,
-    )
+    return of_fixed_size(call, value, size, f"of_size_{position}")
 
 
 def apply(call: Call) -> list[int]:

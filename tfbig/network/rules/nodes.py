@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfbig.geometry.windows import Window
+from tfbig.geometry.windows import Fixed, Window
 from tfbig.network import user_code
 from tfbig.network.graph import Graph
 from tfbig.network.rules import channel_shapes
@@ -128,15 +128,37 @@ def geometric(call: Call, axes: Any, function: Any) -> int:
     )
 
 
-def windows(call: Call, kernel: Sequence[int], dilation: Sequence[int] | None = None) -> Any:
-    """Return the windows of a layer with a kernel, strides and padding."""
+def windows(call: Call, kernel: Sequence[int], dilation: Any = 1) -> Any:
+    """Return the windows of a layer or operation with a kernel, strides and padding; strides of None are the kernel."""
     layer = call.layer
-    dilation = dilation or [1] * len(kernel)
-    sizes = zip(kernel, layer.strides, dilation, strict=True)
+    strides = kernel if layer.strides is None else numbers(call, layer.strides)
+    sizes = zip(kernel, strides, numbers(call, dilation), strict=True)
     axes = [Window(k, s, d, layer.padding) for k, s, d in sizes]
     if layer.padding == "causal":
         axes = [Window(w.kernel, w.stride, w.dilation, (w.span - 1, 0)) for w in axes]
     return tuple(axes)
+
+
+def numbers(call: Call, given: Any) -> tuple[int, ...]:
+    """Return one number per spatial axis; layers have them all, operations may have one for all axes."""
+    each = (given,) if isinstance(given, int) else tuple(int(n) for n in given)
+    return each * call.graph.spatial if len(each) == 1 else each
+
+
+def of_fixed_size(call: Call, value: int, size: Sequence[int], name: str) -> int:
+    """Add an image unchanged, whose rows, columns, ... in the model must be `size` when they are known."""
+    spec = call.graph.values[value]
+    return call.local(
+        lambda x, w, strip: tf.identity(x[0]),
+        [Fixed(n) for n in size],
+        inputs=[value],
+        outside=None,
+        channels=spec.channels,
+        dtype=spec.dtype,
+        name=name,
+        operations=0,
+        cheap=True,
+    )
 
 
 def last_axis(call: Call, axis: Any) -> bool:

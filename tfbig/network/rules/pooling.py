@@ -8,20 +8,20 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfbig.geometry.windows import Fixed
 from tfbig.network.graph import Reduce
 from tfbig.network.rules.call import Call
-from tfbig.network.rules.nodes import windows
+from tfbig.network.rules.nodes import numbers, of_fixed_size, windows
 from tfbig.network.rules.registry import Rule, rule
 from tfbig.network.rules.whole_values import on_whole_values
 from tfbig.ops import kernels, moments
+from tfbig.system.keras_internals import operations
 
 layers = keras.layers
 
 
 def _pooling(function: Any) -> Rule:
     def apply(call: Call) -> int:
-        model_axes = windows(call, call.layer.pool_size)
+        model_axes = windows(call, numbers(call, call.layer.pool_size))
         axes = call.graph.to_graph_order(model_axes)
         return call.local(
             lambda x, w, strip: function(x[0], axes, strip),
@@ -34,10 +34,10 @@ def _pooling(function: Any) -> Rule:
     return apply
 
 
-rule(layers.MaxPooling1D, layers.MaxPooling2D, layers.MaxPooling3D)(_pooling(kernels.max_pool))
-rule(layers.AveragePooling1D, layers.AveragePooling2D, layers.AveragePooling3D)(
-    _pooling(kernels.average_pool)
-)
+MAX = layers.MaxPooling1D, layers.MaxPooling2D, layers.MaxPooling3D
+AVERAGE = layers.AveragePooling1D, layers.AveragePooling2D, layers.AveragePooling3D
+rule(*MAX, *operations("MaxPool"))(_pooling(kernels.max_pool))
+rule(*AVERAGE, *operations("AveragePool"))(_pooling(kernels.average_pool))
 
 
 def _expand_spatial(call: Call, t: tf.Tensor) -> tf.Tensor:
@@ -49,22 +49,12 @@ def _expand_spatial(call: Call, t: tf.Tensor) -> tf.Tensor:
 
 @rule(layers.GlobalAveragePooling1D, layers.GlobalAveragePooling2D, layers.GlobalAveragePooling3D)
 def global_average(call: Call) -> int:
-    """Add global average pooling."""
-    return mean_of_image(call, call.layer.keepdims)
-
-
-def mean_of_image(call: Call, keepdims: bool) -> int:
     """Add the mean over all pixels of each image."""
-    return sum_of_image(call, keepdims, lambda total, pixels: total / pixels)
-
-
-def sum_of_image(call: Call, keepdims: bool, finalize: Any = lambda total, pixels: total) -> int:
-    """Add `finalize` of the sum over all pixels of each image and their number."""
     axes = list(range(1, call.rank - 1))
 
     def finish(total: tf.Tensor, pixels: tf.Tensor, w: Any) -> tf.Tensor:
-        result = finalize(total, pixels)
-        return _expand_spatial(call, result) if keepdims else result
+        mean = total / pixels
+        return _expand_spatial(call, mean) if call.layer.keepdims else mean
 
     def sums(x: list[tf.Tensor], strip: Any) -> tf.Tensor:
         return tf.squeeze(moments.total(x[0], axes), axes)
@@ -74,15 +64,10 @@ def sum_of_image(call: Call, keepdims: bool, finalize: Any = lambda total, pixel
 
 @rule(layers.GlobalMaxPooling1D, layers.GlobalMaxPooling2D, layers.GlobalMaxPooling3D)
 def global_maximum(call: Call) -> int:
-    """Add global max pooling."""
-    return maximum_of_image(call, call.layer.keepdims)
-
-
-def maximum_of_image(call: Call, keepdims: bool) -> int:
     """Add the maximum over all pixels; pixels that attain it share the gradient, as in TensorFlow."""
     op = Maximum(call.channels, call.rank - 2, tf.as_dtype(call.dtype))
     result = call.graph.reduce(f"{call.layer.name}/reduce", op, call.inputs)
-    shape = (lambda t: _expand_spatial(call, t)) if keepdims else (lambda t: t)
+    shape = (lambda t: _expand_spatial(call, t)) if call.layer.keepdims else (lambda t: t)
     return call.whole(lambda x, w: shape(x[0][0]), [result])
 
 
@@ -177,16 +162,7 @@ def _whole_image(call: Call, position: int) -> int:
     graph, value = call.graph, call.inputs[position]
     size, spec = call.specs[position].shape[1 : graph.spatial + 1], graph.values[value]
     number = f"_{position}" if position else ""
-    fixed = call.local(
-        lambda x, w, strip: tf.identity(x[0]),
-        [Fixed(n) for n in size],
-        inputs=[value],
-        outside=None,
-        channels=spec.channels,
-        dtype=spec.dtype,
-        name=f"image{number}",
-        cheap=True,
-    )
+    fixed = of_fixed_size(call, value, size, f"image{number}")
     op = Gather(graph.to_graph_order(size), spec.channels, tf.as_dtype(spec.dtype))
     whole = graph.reduce(f"{call.layer.name}/whole{number}", op, [fixed])
     shape = graph.channel_shapes.get(value)

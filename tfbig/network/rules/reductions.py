@@ -95,7 +95,8 @@ def _summed(call: Call, function: Any = None) -> int:
     axes = list(range(1, call.graph.spatial + 1))
 
     def partial(x: list[tf.Tensor], strip: Any) -> tf.Tensor:
-        return tf.reduce_sum(x[0] if function is None else function(x[0]), axes)
+        image = x[0] if function is None else function(x[0])
+        return tf.squeeze(moments.total(image, axes), axes)
 
     def finish(total: tf.Tensor, pixels: tf.Tensor, w: Any) -> Any:
         return total, total / pixels
@@ -266,10 +267,8 @@ _POOLED = {
 a function `(tensors, axes, keepdims) -> results` that reduces these, `[N, channels]`, over more axes."""
 
 
-class LogSumExp(Reduce):
-    """Logarithm of the sum of the exponentials of all pixels, `[N, C]`.
-
-    A partial result holds the largest number, and the sum of the exponentials of the others relative to it.
+class _OverPixels(Reduce):
+    """A reduction of every channel over all pixels, `[N, C]`, in float32 or wider.
 
     Args:
         spatial: Number of spatial axes.
@@ -282,6 +281,13 @@ class LogSumExp(Reduce):
     def __init__(self, spatial: int, dtype: tf.DType) -> None:
         self.axes = list(range(1, spatial + 1))
         self.dtype = moments.wide(dtype)
+
+
+class LogSumExp(_OverPixels):
+    """Logarithm of the sum of the exponentials of all pixels, `[N, C]`.
+
+    A partial result holds the largest number, and the sum of the exponentials of the others relative to it.
+    """
 
     def init(self, batch: Any, channels: Sequence[Any]) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the result of no pixels."""
@@ -323,22 +329,11 @@ class LogSumExp(Reduce):
         return [tf.cast(tf.exp(x - whole) * tf.cast(gradient, self.dtype), inputs[0].dtype)]
 
 
-class Product(Reduce):
+class Product(_OverPixels):
     """Product of all pixels, `[N, C]`.
 
     A partial result holds the product of the pixels that are not zero, and the number of those that are.
-
-    Args:
-        spatial: Number of spatial axes.
-        dtype: Element type of the image.
     """
-
-    operations = 2
-    any_channels = True
-
-    def __init__(self, spatial: int, dtype: tf.DType) -> None:
-        self.axes = list(range(1, spatial + 1))
-        self.dtype = moments.wide(dtype)
 
     def init(self, batch: Any, channels: Sequence[Any]) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the product of no pixels."""

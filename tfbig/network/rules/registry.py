@@ -85,15 +85,7 @@ def apply(call: Call) -> list[int]:
         UnsupportedLayerError: No class of the layer has a rule, or its settings need the whole image.
     """
     layer = call.layer
-    if getattr(layer, "data_format", "channels_last") != "channels_last":
-        call.refuse(
-            "has data_format='channels_first'; strips need 'channels_last'. "
-            "Build the model with data_format='channels_last'."
-        )
-    if getattr(layer, "activity_regularizer", None) is not None:
-        call.refuse(
-            "has an activity_regularizer, which needs the whole image; regularise the weights instead."
-        )
+    check_settings(call)
     function = find(layer, call.kind)
     if channel_shapes.shaped(call.graph, call.inputs) and not channel_shapes.accepts_any(function):
         call.refuse(
@@ -108,6 +100,24 @@ def apply(call: Call) -> list[int]:
             f"{f', a list of {len(call.outputs)}' if len(call.outputs) > 1 else ''}."
         )
     return values
+
+
+def check_settings(call: Call) -> None:
+    """Raise if a setting that any layer may have cannot run strip by strip.
+
+    Raises:
+        UnsupportedLayerError: It is channels-first, or regularises its output.
+    """
+    layer = call.layer
+    if getattr(layer, "data_format", "channels_last") != "channels_last":
+        call.refuse(
+            "has data_format='channels_first'; strips need 'channels_last'. "
+            "Build the model with data_format='channels_last'."
+        )
+    if getattr(layer, "activity_regularizer", None) is not None:
+        call.refuse(
+            "has an activity_regularizer, which needs the whole image; regularise the weights instead."
+        )
 
 
 def find(layer: Any, kind: type | None = None) -> Rule:

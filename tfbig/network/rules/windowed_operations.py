@@ -1,4 +1,4 @@
-"""Rules for the operations of keras.ops that convolve and pool; a kernel is a variable, a constant or a whole value."""
+"""Rules for the convolutions of keras.ops, whose kernel is a variable, a constant or a whole value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from tfbig.geometry.windows import Transposed, Window
 from tfbig.network.rules.call import Call, Slot
-from tfbig.network.rules.registry import Rule, rule
+from tfbig.network.rules.nodes import numbers, windows
+from tfbig.network.rules.registry import rule
 from tfbig.ops import kernels
 from tfbig.system.keras_internals import operations
 
@@ -61,21 +62,6 @@ def _image(call: Call, kernel: Operand) -> int:
     return image
 
 
-def _numbers(call: Call, given: Any) -> tuple[int, ...]:
-    """Return one number per spatial axis."""
-    if isinstance(given, int):
-        return (given,) * call.graph.spatial
-    numbers = tuple(int(n) for n in given)
-    return numbers * call.graph.spatial if len(numbers) == 1 else numbers
-
-
-def _windows(call: Call, sizes: Sequence[int], dilation: Any = 1) -> tuple[Window, ...]:
-    layer = call.layer
-    strides = sizes if layer.strides is None else _numbers(call, layer.strides)
-    each = zip(sizes, strides, _numbers(call, dilation), strict=True)
-    return tuple(Window(k, s, d, layer.padding) for k, s, d in each)
-
-
 def _convolved(
     call: Call,
     kernel: Operand,
@@ -109,7 +95,7 @@ def convolution(call: Call) -> int:
     """Add a convolution; keras.ops.conv has no groups on Keras tensors."""
     kernel = _operand(call, "kernel", 1)
     image = _image(call, kernel)
-    model_axes = _windows(call, kernel.shape[:-2], call.layer.dilation_rate)
+    model_axes = windows(call, kernel.shape[:-2], call.layer.dilation_rate)
     axes = call.graph.to_graph_order(model_axes)
     return _convolved(
         call,
@@ -129,7 +115,7 @@ def depthwise(call: Call) -> int:
 
 
 def _depthwise(call: Call, kernel: Operand, image: int, name: str = "") -> int:
-    model_axes = _windows(call, kernel.shape[:-2], call.layer.dilation_rate)
+    model_axes = windows(call, kernel.shape[:-2], call.layer.dilation_rate)
     axes = call.graph.to_graph_order(model_axes)
     return _convolved(
         call,
@@ -165,8 +151,8 @@ def transposed(call: Call) -> int:
     """Add a transposed convolution."""
     kernel, layer = _operand(call, "kernel", 1), call.layer
     extra = layer.output_padding
-    extra = [None] * call.graph.spatial if extra is None else _numbers(call, extra)
-    sizes = (kernel.shape[:-2], _numbers(call, layer.strides), _numbers(call, layer.dilation_rate))
+    extra = [None] * call.graph.spatial if extra is None else numbers(call, extra)
+    sizes = (kernel.shape[:-2], numbers(call, layer.strides), numbers(call, layer.dilation_rate))
     model_axes = tuple(
         Transposed(k, s, d, layer.padding, p) for k, s, d, p in zip(*sizes, extra, strict=True)
     )
@@ -179,22 +165,3 @@ def transposed(call: Call) -> int:
         _image(call, kernel),
         prod(kernel.shape) // prod(a.stride for a in axes),
     )
-
-
-def _pooling(function: Any) -> Rule:
-    def apply(call: Call) -> int:
-        model_axes = _windows(call, _numbers(call, call.layer.pool_size))
-        axes = call.graph.to_graph_order(model_axes)
-        return call.local(
-            lambda x, w, strip: function(x[0], axes, strip),
-            model_axes,
-            outside=None,
-            operations=call.channels * kernels.taps(axes),
-            any_channels=True,
-        )
-
-    return apply
-
-
-rule(*operations("MaxPool"))(_pooling(kernels.max_pool))
-rule(*operations("AveragePool"))(_pooling(kernels.average_pool))
