@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/shared"))
 
 from architectures import ARCHITECTURES
-from layer_cases import CASES, NOT_ON_IMAGES, Case
+from layer_cases import ELEMENTWISE, LAYERS, NOT_ON_IMAGES, OPERATIONS, Case
 from layer_paths import PATHS, WAYS, combinations
 
 LETTERS = {"strips": "S", "tiles": "T", "background": "B", "static channels": "C", "integers": "I"}
@@ -19,7 +19,13 @@ LETTERS = {"strips": "S", "tiles": "T", "background": "B", "static channels": "C
 
 def equal(_: object) -> str:
     """Return the table of what equals plain Keras: layers and operations by paths, a letter for each way."""
-    return _table(CASES)
+    return _table([*LAYERS, *OPERATIONS])
+
+
+def elementwise(_: object) -> str:
+    """Return the names of the operations that one rule computes."""
+    names = sorted({case.of.partition(".")[2] for case in ELEMENTWISE})
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def networks(_: object) -> str:
@@ -51,4 +57,9 @@ def left_out(_: object) -> str:
     return "\n".join(["| reason | |", "|---|---|", *rows])
 
 
-TABLES = {"layers": equal, "published networks": networks, "left out": left_out}
+TABLES = {
+    "layers": equal,
+    "elementwise": elementwise,
+    "published networks": networks,
+    "left out": left_out,
+}

@@ -60,7 +60,7 @@ def test_copies_and_shapes_do_not_grow() -> None:
 
 
 def test_one_strip_has_the_convolutions_of_plain_keras() -> None:
-    """Of five layers, three have the same shape; a sweep of one strip has one shape."""
+    """Three of five layers have the same shape; a sweep of one strip has one shape."""
     counts = gpu_counts.planned_counts("conv_chain", 64, "1GB")
     assert (counts["strips"], counts["sweeps"]) == (1, 6)
     assert counts["convolutions"] == counts["plain_convolutions"] == 2

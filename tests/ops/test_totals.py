@@ -33,7 +33,7 @@ def test_sum_of_constant(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("axes", [[0, 1, 2], [1, 2], [1, 2, 4], [3], [0], [2, 4], [0, 1, 2, 3, 4]])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 def test_sum_over_any_axes(axes: list[int], dtype: str) -> None:
-    """Of integers, sums are exact; the gradient is the cotangent, for every element."""
+    """Sums of integers are exact, and the gradient is the cotangent for every element."""
     x = np.random.default_rng(0).integers(-3, 4, (3, 5, 9, 4, 2)).astype(dtype)
     tensor = tf.constant(x)
     with tf.GradientTape() as tape:
@@ -92,7 +92,7 @@ def test_gradient_of_bias_does_not_depend_on_strips(kind: str, rows: int) -> Non
 @pytest.mark.parametrize("rows", [512, 64, 5])
 @pytest.mark.parametrize("loss", ["mean_absolute_error", "sum", "dice"])
 def test_loss_does_not_depend_on_strips(loss: str, rows: int) -> None:
-    """Of a constant prediction; Dice of a constant p and labels 1 is 1 - 2 * p / (p + 1)."""
+    """The loss of a constant prediction is known: Dice of p and labels 1 is 1 - 2 * p / (p + 1)."""
     losses: dict[str, Any] = {
         "mean_absolute_error": "mean_absolute_error",
         "sum": keras.losses.MeanAbsoluteError(reduction="sum"),

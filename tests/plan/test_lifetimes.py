@@ -239,7 +239,7 @@ def normalised(blocks: int) -> keras.Model:
 
 
 def test_timeline_of_frozen_front() -> None:
-    """Of four convolutions of 4 units, two are frozen: conv0 ends with the forward pass, conv1 has no gradient."""
+    """Two of four convolutions of 4 units are frozen: conv0 ends with the forward pass, conv1 has no gradient."""
     graph = read(frozen(normalised(4), "conv0", "norm0", "conv1", "norm1"))
     assert trace(graph, 256) == dedent("""
         forward 0: 4

@@ -115,7 +115,7 @@ def test_no_matrix_has_more_elements_than_kernels_support() -> None:
 
 
 def test_all_bytes_are_within_the_host() -> None:
-    """Where strips are in host memory too, the traces and the model count."""
+    """The traces and the model count where strips are in host memory too."""
 
     def plan(host: int | None, shared: bool = True) -> Plan:
         limits = Limits(PLENTY, host, plain=PLENTY, shared=shared)

@@ -42,7 +42,7 @@ def test_a_sweep_waits_for_its_earlier_copies() -> None:
 
 
 def test_threads_of_one_sweep() -> None:
-    """As on several devices: all copies are made, and none is lost between two threads."""
+    """All copies of several devices are made, and none is lost between two threads."""
     copies, made = PendingCopies(), list[int]()
     key = copies.begin()
 

@@ -92,7 +92,7 @@ def assert_equal_logs(first: dict[str, Any], second: dict[str, Any]) -> None:
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each step that ran was compiled."""
+    """Return whether each step that ran was compiled."""
     found: list[bool] = []
     run = plain_steps.traced_steps.traces.run
 
@@ -262,7 +262,7 @@ def device_of_steps(model: Any) -> str | None:
 
 
 def test_when_steps_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default on an accelerator, as in Keras; with True on any device; never without a program for each layer."""
+    """Steps are compiled on an accelerator, as in Keras; with True on any device; never if a layer has no program."""
     big, _ = pair(classifier, "mse")
     assert device_of_steps(big)
     big.compile("sgd", "mse")

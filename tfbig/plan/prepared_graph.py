@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -20,10 +20,10 @@ from tfbig.system import progress
 from tfbig.units import itemsize
 
 TRAITS = (
-    *("pixelwise", "cheap", "stops_gradient", "operations", "im2col", "tiles", "uniform"),
-    *("fusible", "compiled"),
+    *(f.name for f in fields(Local) if f.name not in ("function", "axes", "phase", "prepare")),
+    "fusible",
 )
-"""Attributes of `Local` and `Reduce` that are no functions."""
+"""Attributes of `Local` and `Reduce` that are no functions; those of one that the other lacks are None."""
 
 
 @dataclass(frozen=True)

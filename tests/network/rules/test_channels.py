@@ -41,7 +41,7 @@ def test_refused(build: Any, message: str) -> None:
 
 
 def test_channel_shuffle_is_not_read_whole() -> None:
-    """As ShuffleNet writes it, it stays a function of each pixel."""
+    """A shuffle as ShuffleNet writes it stays a function of each pixel."""
     start = keras.Input((8, 6, 4))
     x = layers.Reshape((8, 6, 2, 2))(start)
     x = layers.Reshape((8, 6, 4))(layers.Permute((1, 2, 4, 3))(x))
