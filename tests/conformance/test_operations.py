@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 from layer_cases import ELEMENTWISE, OPERATIONS, Case
-from layer_paths import WAYS, check_all, check_one
+from layer_paths import WAYS, check_all, check_one, on_one_path
 
 
-@pytest.mark.parametrize(
-    ("number", "case"), list(enumerate(OPERATIONS)), ids=[c.name for c in OPERATIONS]
-)
+@pytest.mark.parametrize(("number", "case"), on_one_path(OPERATIONS))
 def test_one_path(number: int, case: Case, tmp_path: Path) -> None:
     """Each case on one path, another than its neighbours."""
     check_one(case, number, tmp_path)

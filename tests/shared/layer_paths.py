@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -247,6 +247,18 @@ def float_type(dtype: str) -> Iterator[None]:
         keras.config.set_dtype_policy("float32")
 
 
+def on_one_path(cases: Sequence[Case], share: int = 3) -> list[Any]:
+    """Return parameters `(number, case)`; all but the first case of a name and every `share`-th other are slow."""
+    names: set[str] = set()
+    parameters = []
+    for number, case in enumerate(cases):
+        is_fast = case.of not in names or number % share == 0
+        names.add(case.of)
+        marks = [] if is_fast else [pytest.mark.slow]
+        parameters.append(pytest.param(number, case, id=case.name, marks=marks))
+    return parameters
+
+
 def check_one(case: Case, number: int, folder: Path) -> None:
     """Check one combination of a case, see `one_of`."""
     way, path = one_of(case, number)
@@ -278,6 +290,7 @@ def check(case: Case, way: str, paths: list[str], folder: Path) -> None:
                 warnings.filterwarnings("ignore", ".* differ from pixel to pixel")
             # Keras warns of layers without a gradient; that all weights stay equal is asserted.
             warnings.filterwarnings("ignore", "Gradients do not exist for variables")
+            warnings.filterwarnings("ignore", "NotImplemented should not", DeprecationWarning)
             pair = _pair(case, way, monkeypatch)
             for path in paths:
                 pair.start()

@@ -19,6 +19,24 @@ pytestmark = pytest.mark.usefixtures("float64")
 Check = Callable[[Any, Any], None]
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: layers.Conv2D(5, 3, dilation_rate=2, padding="same"),
+        lambda: layers.DepthwiseConv2D(3, dilation_rate=2, padding="same"),
+        lambda: layers.Conv2D(4, 3, groups=4, strides=(2, 1), padding="same"),
+    ],
+    ids=["dilated", "dilated depthwise", "groups and unequal strides"],
+)
+def test_prediction_where_channels_are_unknown(layer: Callable[[], Any]) -> None:
+    """A trace serves any number of channels if all layers of a sweep allow that: here there is one."""
+    inputs = keras.Input((None, None, 4))
+    model = keras.Model(inputs, layer()(inputs))
+    x = images(model, 1, 11, 9)
+    streamed = tfbig.stream(model, strip_rows=2)
+    assert_same(streamed.predict(x, verbose=0), model.predict(x, verbose=0), FLOAT64)
+
+
 def with_lora(model: keras.Model) -> keras.Model:
     for seed, layer in enumerate(model.layers):
         if hasattr(layer, "enable_lora"):
