@@ -348,6 +348,7 @@ def test_kernels_of_one_pixel() -> None:
     )
 
 
+@pytest.mark.slow
 def test_picture_of_a_profile(tmp_path: Path) -> None:
     """A trace is read again, and drawn with three rows."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2

@@ -9,7 +9,7 @@ from architectures import ARCHITECTURES
 from layer_cases import Case
 from layer_paths import WAYS, check, check_all
 
-FAST = ("networks.espnet", "networks.tcn")
+FAST = ("networks.tcn",)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_every_path(case: Case, way: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "case"),
     [
-        pytest.param(i, case, id=case.name, marks=[pytest.mark.slow] if i % 6 else [])
+        pytest.param(i, case, id=case.name, marks=[pytest.mark.slow] if i % 12 else [])
         for i, case in enumerate(ELEMENTWISE)
     ],
 )

@@ -25,7 +25,7 @@ from tfbig.geometry.windows import (
 from tfbig.network import keras_reader
 from tfbig.network.graph import Graph, axes_of
 
-thorough = settings(max_examples=300, deadline=None)
+thorough = settings(max_examples=150, deadline=None)
 
 kernels = st.integers(1, 6)
 strides = st.integers(1, 5)

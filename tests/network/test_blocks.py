@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 from exactness import FLOAT64, assert_same
 from keras import layers, ops
+from streamed_pairs import slow
 from twins import assert_streams, images
 
 import tfbig
@@ -95,8 +96,15 @@ def test_layer(training: bool) -> None:
     assert_streams(model, images(model, 2, 9, 7), 2, training)
 
 
-@pytest.mark.parametrize("kind", [Encoder, Frozen, TwoOutputs])
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "training"),
+    [
+        (Frozen, True),
+        (TwoOutputs, False),
+        *(slow(*case) for case in ((Encoder, True), (Encoder, False))),
+        *(slow(*case) for case in ((Frozen, False), (TwoOutputs, True))),
+    ],
+)
 def test_subclassed_model(kind: type, training: bool) -> None:
     model = kind()
     x = tf.constant(pixels(2, 9, 7, 3))
@@ -110,6 +118,7 @@ def test_other_sizes_than_it_was_built_with() -> None:
     assert_streams(model, tf.constant(pixels(2, 13, 6, 3)), 3, training=True)
 
 
+@pytest.mark.slow
 def test_training_and_prediction_of_a_subclassed_model() -> None:
     model, twin = Encoder(), Encoder()
     x, y = pixels(4, 9, 7, 3), pixels(4, 2)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tfbig.ops import moments
 from tfbig.ops.moments import Moments
 
-fast = settings(deadline=None, max_examples=80)
+fast = settings(deadline=None, max_examples=25)
 
 
 UNIT = 2.0**-53

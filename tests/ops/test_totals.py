@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
+from streamed_pairs import slow
 
 import tfbig
 from tfbig.ops import moments
@@ -63,14 +64,14 @@ def mean_of(kind: str) -> keras.Model:
 
 
 @pytest.mark.parametrize("kind", ["pooling", "ops.mean"])
-@pytest.mark.parametrize("rows", [1024, 64, 7])
+@pytest.mark.parametrize("rows", [1024, slow(64), 7])
 def test_mean_does_not_depend_on_strips(kind: str, rows: int) -> None:
     x = tf.fill([1, 1024, 1024, 1], CONSTANT)
     mean = tfbig.stream(mean_of(kind), strip_rows=rows)(x)
     np.testing.assert_allclose(mean, [[CONSTANT]], rtol=ROUNDINGS + ULP)
 
 
-@pytest.mark.parametrize("rows", [512, 64, 5])
+@pytest.mark.parametrize("rows", [512, slow(64), 5])
 @pytest.mark.parametrize("kind", ["bias", "beta"])
 def test_gradient_of_bias_does_not_depend_on_strips(kind: str, rows: int) -> None:
     """The derivative of the sum of all outputs is their number, here times a constant."""
@@ -89,7 +90,7 @@ def test_gradient_of_bias_does_not_depend_on_strips(kind: str, rows: int) -> Non
     np.testing.assert_allclose(gradient, [512 * 512 * CONSTANT] * 2, rtol=ROUNDINGS + 2 * ULP)
 
 
-@pytest.mark.parametrize("rows", [512, 64, 5])
+@pytest.mark.parametrize("rows", [512, slow(64), 5])
 @pytest.mark.parametrize("loss", ["mean_absolute_error", "sum", "dice"])
 def test_loss_does_not_depend_on_strips(loss: str, rows: int) -> None:
     """The loss of a constant prediction is known: Dice of p and labels 1 is 1 - 2 * p / (p + 1)."""

@@ -48,6 +48,7 @@ class Pair:
         self.skipping: Skipping | None = None
         self.streamed = tfbig.stream(self.model, **options)
         self.reference = tfbig.stream(self.twin) if case.random else self.twin
+        self.twin.run_eagerly = True  # a trace would take longer than the few steps of a test
         self.start()
 
     def start(self) -> None:
@@ -135,7 +136,7 @@ def _compiled(pair: Pair) -> list[np.ndarray]:
     targets = pair.targets()
     for model in (pair.streamed, pair.reference):
         optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
-        model.compile(optimizer, ["mse"] * len(targets))
+        model.compile(optimizer, ["mse"] * len(targets), run_eagerly=model is pair.twin)
     return targets
 
 
@@ -247,14 +248,13 @@ def float_type(dtype: str) -> Iterator[None]:
         keras.config.set_dtype_policy("float32")
 
 
-def on_one_path(cases: Sequence[Case], share: int = 3) -> list[Any]:
-    """Return parameters `(number, case)`; all but the first case of a name and every `share`-th other are slow."""
+def on_one_path(cases: Sequence[Case]) -> list[Any]:
+    """Return parameters `(number, case)`; all but the first case of a name are slow."""
     names: set[str] = set()
     parameters = []
     for number, case in enumerate(cases):
-        is_fast = case.of not in names or number % share == 0
+        marks = [pytest.mark.slow] if case.of in names else []
         names.add(case.of)
-        marks = [] if is_fast else [pytest.mark.slow]
         parameters.append(pytest.param(number, case, id=case.name, marks=marks))
     return parameters
 

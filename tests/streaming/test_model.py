@@ -168,7 +168,6 @@ ONE_ROW = (
     shared_layer,
     two_inputs,
     output_that_is_read_again,
-    squeeze_and_excite,
     group_normalised,
 )
 """Models that the fast tests run in strips of one row."""

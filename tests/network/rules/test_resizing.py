@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import keras
@@ -35,9 +36,22 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("way", ["rows", pytest.param("tiles", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("apply", CASES)
+QUICK = {"bilinear True", "bicubic False", "nearest False", "up lanczos5", "operation"}
+
+
+@pytest.mark.parametrize(
+    ("apply", "turned", "way"),
+    [
+        pytest.param(
+            *case.values,
+            turned,
+            way,
+            id=f"{case.id}-{turned}-{way}",
+            marks=[] if (turned, way) == (True, "rows") and case.id in QUICK else pytest.mark.slow,
+        )
+        for case, turned, way in product(CASES, (False, True), ("rows", "tiles"))
+    ],
+)
 def test_strips(apply: Any, turned: bool, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs and gradients; the weights of a pixel are rounded, and so is each of the sums.
 
