@@ -1,0 +1,118 @@
+"""What every reader of files of others obeys: one kind of error, regular files, sizes first, files beside a header."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tfbig.errors import SourceError, TfbigError
+from tfbig.sources.files import PathLike
+from tfbig.units import format_bytes
+
+ALWAYS_ALLOWED = 2**30
+"""Bytes that any file may become in memory or on the disk."""
+
+MOST_EXPANSION = 100
+"""Bytes that each byte of a larger file may become: photographs and labels compress less."""
+
+
+@contextmanager
+def reading(path: PathLike, what: str = "cannot be read") -> Iterator[None]:
+    """Turn every exception of a library into a SourceError of one line that names the file.
+
+    Args:
+        path: The file that is read in the `with` block.
+        what: What is wrong, before the words of the library.
+
+    Raises:
+        SourceError: The block raised any exception, apart from those of tfbig, which are left as they are.
+    """
+    try:
+        yield
+    except TfbigError:
+        raise
+    except MemoryError as error:
+        raise SourceError(
+            f"{path}: {what}: it needs more memory than there is. If the file is whole, give the process more memory."
+        ) from error
+    except Exception as error:
+        raise SourceError(
+            f"{path}: {what}: {one_line(error)}. The file is damaged, or of a kind that is not supported; write or "
+            "copy it again."
+        ) from error
+
+
+def one_line(error: object, most: int = 300) -> str:
+    """Return the text of an error, or any other text, as one line that can be printed.
+
+    Args:
+        error: The error. Where it has no text, its type is named.
+        most: Largest number of characters; the rest is replaced by dots.
+    """
+    text = " ".join(str(error).split()) or type(error).__name__
+    text = "".join(c if c.isprintable() else "?" for c in text).rstrip(".")
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def regular_file(path: PathLike) -> os.stat_result:
+    """Return the status of a file, which is no folder, pipe or device.
+
+    Args:
+        path: The file. Symbolic links are followed.
+
+    Raises:
+        SourceError: There is no such file, or it is not a regular one: reading a pipe would wait for ever.
+    """
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        reason = getattr(error, "strerror", None) or one_line(error)
+        raise SourceError(f"{path}: cannot be opened: {reason}. Check the path.") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise SourceError(f"{path}: is not a regular file, but a folder, a pipe or a device.")
+    return status
+
+
+def check_size(path: PathLike, num_bytes: int, what: str, stored: int | None = None) -> None:
+    """Refuse data that takes far more bytes than are stored, before any of it is read.
+
+    Args:
+        path: The file, or a name for the error.
+        num_bytes: Bytes that the data takes once it is read, in memory or on the disk.
+        what: What takes them, such as "its weights".
+        stored: Bytes that are stored; by default the length of the file.
+
+    Raises:
+        SourceError: More than `ALWAYS_ALLOWED`, and more than `MOST_EXPANSION` for each stored byte.
+    """
+    stored = regular_file(path).st_size if stored is None else stored
+    limit = max(ALWAYS_ALLOWED, MOST_EXPANSION * stored)
+    if num_bytes > limit:
+        raise SourceError(
+            f"{path}: {what} would take {format_bytes(num_bytes)}, but {format_bytes(stored)} are stored; at most "
+            f"{format_bytes(limit)} are read from that. Write the file again with less compression."
+        )
+
+
+def beside(header: PathLike, name: str) -> Path:
+    """Return the path of a file that a header names: in the folder of the header, or in a folder inside it.
+
+    Args:
+        header: The file that names the other.
+        name: The name, relative to the folder of the header.
+
+    Raises:
+        SourceError: The name is absolute or leads elsewhere, also through a symbolic link; or it is no regular file.
+    """
+    folder = Path(header).absolute().parent
+    path = folder / name
+    if not os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep):
+        raise SourceError(
+            f"{header}: names the file {one_line(name)!r}, which is not in its own folder. Copy both into one folder, "
+            "and name the file relative to it."
+        )
+    regular_file(path)
+    return path
