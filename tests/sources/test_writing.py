@@ -13,6 +13,7 @@ from slide_files import image
 from tfbig import sources
 from tfbig.errors import BudgetError, SourceError
 from tfbig.sources.writing import atomic_write, resumable_folder
+from tfbig.system import output_folder
 
 
 @pytest.mark.parametrize("shape", [(30, 7), (30, 7, 3)])
@@ -23,7 +24,7 @@ def test_equals_numpy(tmp_path: Path, shape: tuple[int, ...], dtype: str) -> Non
         for start in (20, 0, 10):  # any order
             file.write(start, array[start : start + 10])
         assert not path.exists()
-        assert (tmp_path / ".part-a.npy").exists()
+        assert [p.name.endswith("-a.npy") for p in tmp_path.iterdir()] == [True]
     written = np.load(path)
     assert written.dtype == array.dtype
     np.testing.assert_array_equal(written, array)
@@ -51,7 +52,7 @@ def test_failure_keeps_old_file(tmp_path: Path) -> None:
 
 
 def test_missing_rows(tmp_path: Path) -> None:
-    message = r"\.part-a\.npy: 3 of 10 rows were not written, the first is row 2"
+    message = r"/a\.npy: 3 of 10 rows were not written, the first is row 2"
     with (
         pytest.raises(SourceError, match=message),
         sources.write_npy(tmp_path / "a.npy", (10, 4), np.uint8) as file,
@@ -106,10 +107,16 @@ def test_missing_folder(tmp_path: Path) -> None:
         pass
 
 
-def test_part_file_is_a_folder(tmp_path: Path) -> None:
+@pytest.fixture
+def foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give temporary files a name that others know."""
+    monkeypatch.setattr(output_folder, "part_of", lambda path: path.with_name(f".part-{path.name}"))
+
+
+def test_part_file_is_a_folder(tmp_path: Path, foreseen: None) -> None:
     (tmp_path / ".part-a.npy").mkdir()
     with (
-        pytest.raises(SourceError, match=r"\.part-a\.npy: cannot be opened: Is a directory"),
+        pytest.raises(SourceError, match=r"/a\.npy: cannot be opened: Is a directory"),
         sources.write_npy(tmp_path / "a.npy", (2, 2), np.uint8),
     ):
         pass
@@ -120,7 +127,7 @@ def test_disk_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(28, "No space left on device")
 
     with (
-        pytest.raises(SourceError, match=r"\.part-a\.npy: writing at byte 128 failed: .*No space"),
+        pytest.raises(SourceError, match=r"/a\.npy: writing at byte 128 failed: .*No space"),
         sources.write_npy(tmp_path / "a.npy", (2, 2), np.uint8) as file,
     ):
         monkeypatch.setattr(os, "pwrite", full)
@@ -129,7 +136,7 @@ def test_disk_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_resumable_folder(tmp_path: Path) -> None:
-    """Files are kept for the same identity and removed for another one, or if it was not saved."""
+    """Files are kept for the same identity and removed for another one; what has none is not touched."""
     folder = resumable_folder(tmp_path / "a", {"model": "x", "size": (3, 4)})
     (folder / "part").touch()
     assert resumable_folder(folder, {"size": [3, 4], "model": "x"}) == folder
@@ -138,14 +145,15 @@ def test_resumable_folder(tmp_path: Path) -> None:
     assert not (folder / "part").exists()
     (folder / "part").touch()
     (folder / "identity.json").unlink()
-    resumable_folder(folder, {"model": "y", "size": (3, 4)})
-    assert not (folder / "part").exists()
+    with pytest.raises(SourceError, match="a: was not written by tfbig"):
+        resumable_folder(folder, {"model": "y", "size": (3, 4)})
+    assert (folder / "part").exists()
     (tmp_path / "file").touch()
     with pytest.raises(SourceError, match=r"file: cannot be written"):
         resumable_folder(tmp_path / "file", {})
 
 
-def test_links_with_the_temporary_name_are_not_followed(tmp_path: Path) -> None:
+def test_links_with_the_temporary_name_are_not_followed(tmp_path: Path, foreseen: None) -> None:
     (tmp_path / "secret").write_text("untouched")
     (tmp_path / ".part-a.txt").symlink_to(tmp_path / "secret")
     with atomic_write(tmp_path / "a.txt") as part:

@@ -18,6 +18,7 @@ from tfbig.cli.settings.flag import to_save
 from tfbig.cli.settings.series import members
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.results import run_folder
+from tfbig.system import output_folder
 
 T = TypeVar("T", bound=TrainSettings)
 RUNS = "runs"
@@ -101,7 +102,7 @@ def _continues(settings: TrainSettings) -> bool:
 def _folder(settings: TrainSettings) -> Path:
     """Return the run folder; the default name is task, mode and time."""
     if _continues(settings):
-        return Path(settings.out or "")
+        return output_folder.claim(settings.out or "")
     name = f"{settings.task}-{settings.mode}-{time.strftime('%Y%m%d-%H%M%S')}"
     return run_folder.create(settings.out or Path(RUNS) / name)
 

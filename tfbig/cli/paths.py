@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from tfbig.cli.settings.flag import Flag, flags_of
 from tfbig.errors import SourceError
+from tfbig.system import output_folder
 
 
 class FlagError(SourceError):
@@ -60,6 +62,37 @@ def check_path(shown: str, path: str | Path, kind: str) -> None:
     actual = "folder" if path.is_dir() else "file"
     if actual not in kind:
         raise FlagError(f"{shown}: is a {actual}; expected a {kind}. Check the path.")
+
+
+def inputs_of(settings: Any) -> list[str]:
+    """Return the files and folders that a command reads.
+
+    Args:
+        settings: Settings of the command.
+    """
+    found: list[str] = []
+    for name, declared in flags_of(type(settings)).items():
+        value = getattr(settings, name)
+        if (declared.exists or declared.path) and value and value not in declared.words:
+            found += value if isinstance(value, tuple) else (value,)
+    return found
+
+
+def check_results(path: str | Path, inputs: Iterable[str | Path]) -> None:
+    """Check that the folder of `--out` can hold results, without a file in it that is read or that tfbig did not write.
+
+    Args:
+        path: The folder.
+        inputs: Files and folders that the command reads.
+
+    Raises:
+        FlagError: It holds such a file; or as of `check_out`.
+    """
+    check_out(path)
+    try:
+        output_folder.check(path, inputs)
+    except SourceError as error:
+        raise FlagError(f"--out {error}") from error
 
 
 def check_out(path: str | Path) -> None:

@@ -22,7 +22,7 @@ from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings
 from tfbig.cli.settings.yaml_flags import read_yaml
 from tfbig.results import report, run_folder, slide_viewer
 from tfbig.sources.slides.slide import Slide, title_of
-from tfbig.system import progress, signals
+from tfbig.system import output_folder, progress, signals
 
 S = TypeVar("S", TileSettings, PredictSettings, FeaturesSettings)
 BatchSettings: TypeAlias = TileSettings | PredictSettings | FeaturesSettings
@@ -119,6 +119,7 @@ def run(settings: S, make_work: Callable[[S], Work[S]]) -> int:
     paths = select_shard(all_paths, settings.shard)
     sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
     if not settings.dry_run:
+        output_folder.check(folder, all_paths)
         _claim_folder(folder, work.name, settings, _all_failed(folder, all_paths))
         _drop_old_failures(folder, work, all_paths)
     waiting = [path for path in paths if settings.dry_run or not work.finished(path)]
@@ -318,7 +319,7 @@ def _claim_folder(folder: Path, name: str, settings: BatchSettings, again: bool)
     """
     if folder.exists() and not folder.is_dir():
         raise SourceError(f"{folder}: is a file; expected a folder. Check --out.")
-    folder.mkdir(parents=True, exist_ok=True)
+    output_folder.claim(folder)
     current, file = deciding(settings), folder / f"{name}.yaml"
     if again or not file.exists():
         with run_folder.folder_lock(folder):  # several shards may start at once

@@ -28,6 +28,7 @@ import yaml
 
 from tfbig.errors import SourceError
 from tfbig.sources.writing import atomic_write
+from tfbig.system import output_folder
 from tfbig.system.yaml_files import load_yaml
 from tfbig.units import counted
 
@@ -239,7 +240,7 @@ def read_csv(path: str | Path) -> list[dict[str, float]]:
 @contextmanager
 def folder_lock(folder: str | Path) -> Iterator[None]:
     """Lock a folder against other processes, on network file systems too."""
-    with open(Path(folder) / ".lock", "w") as file:
+    with open(Path(folder) / ".lock", "a") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)  # released when the process ends in any way
         yield
 
@@ -293,11 +294,10 @@ def create(path: str | Path) -> Path:
 
     Raises:
         FileExistsError: The folder already contains a run or parts of one, or is a file.
+        SourceError: It holds files that tfbig did not write.
     """
-    folder = Path(path)
-    check_new(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    check_new(path)
+    return output_folder.claim(path)
 
 
 def check_new(path: str | Path) -> None:

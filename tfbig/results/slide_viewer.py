@@ -23,6 +23,7 @@ from tfbig.errors import SourceError
 from tfbig.results.geojson import COLOURS, hex_of
 from tfbig.sources.slides.slide import Slide
 from tfbig.sources.writing import atomic_write
+from tfbig.system.output_folder import file_in
 
 FOLDER: Final = "views"
 MAX_SIDE: Final = 4096
@@ -138,7 +139,7 @@ def write_view(
     place = Path(folder) / FOLDER
     place.mkdir(parents=True, exist_ok=True)
     rgb = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image[..., :3]
-    _save(place / f"{name}.jpg", rgb)
+    _save(file_in(place, f"{name}.jpg"), rgb)
     layers = []
     for number, overlay in enumerate(overlays):
         file = f"{name}.{number}.png"
@@ -147,7 +148,7 @@ def write_view(
         facts = {"name": overlay.name, "legend": overlay.legend, "opacity": overlay.opacity}
         layers.append(facts | {"share": share, "file": file})
     view = {"title": title or name, "file": f"{name}.jpg", "mpp": mpp, "overlays": layers}
-    with atomic_write(place / f"{name}.json") as part:
+    with atomic_write(file_in(place, f"{name}.json")) as part:
         part.write_text(json.dumps(view, indent=2) + "\n", encoding="utf-8")
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from tfbig.errors import BudgetError, SourceError
 from tfbig.sources.files import PathLike, cannot_open
 from tfbig.sources.source import RowArray
+from tfbig.system import output_folder
 from tfbig.units import format_bytes
 
 
@@ -28,14 +29,18 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
         path: The file to write. An existing file is replaced, or kept if the block raises.
 
     Yields:
-        The temporary path `.part-NAME`, with the same suffix. It is deleted if the block raises. What has this name
-            before, of a process that was killed or a link to another file, is deleted first.
+        The temporary path `.part-...-NAME`, with the same suffix, which no other process and no other call uses. It is
+            deleted if the block raises.
+
+    Raises:
+        SourceError: The file is in a folder of results and was not written by tfbig, see `output_folder`.
     """
     path = Path(path)
-    part = path.with_name(f".part-{path.name}")
+    part = output_folder.part_of(path)
     _delete(part)
     try:
         yield part
+        output_folder.record(path)
         part.replace(path)
     finally:
         _delete(part)
@@ -58,14 +63,20 @@ def resumable_folder(folder: PathLike, identity: Mapping[str, Any]) -> Path:
         The folder.
 
     Raises:
-        SourceError: The folder cannot be written to.
+        SourceError: The folder cannot be written to, or holds what this function did not put there.
     """
     folder = Path(folder)
+    output_folder.check_file(folder)
     text = json.dumps(dict(identity), indent=1, sort_keys=True, default=str)
     saved = folder / "identity.json"
+    if folder.is_dir() and any(folder.iterdir()) and not saved.exists():
+        raise SourceError(
+            f"{folder}: was not written by tfbig, and is not replaced. Move it elsewhere."
+        )
     try:
-        if folder.exists() and not (saved.exists() and saved.read_text() == text):
+        if saved.exists() and saved.read_text() != text:
             shutil.rmtree(folder)
+        output_folder.record(folder, is_folder=True)
         folder.mkdir(exist_ok=True)
         if not saved.exists():
             with atomic_write(saved) as part:
@@ -165,7 +176,7 @@ def write_npy(
 
     Args:
         path: The file, `*.npy`. An existing file is replaced at the end; until then the rows are in
-            `.part-NAME` in the same folder, which is deleted if anything fails.
+            `.part-...-NAME` in the same folder, which is deleted if anything fails.
         shape: Shape of the array; the first axis is the rows.
         dtype: Dtype of the array.
         axis: Axis along which bands are written: 0 for rows.
@@ -196,9 +207,10 @@ def write_npy(
         try:
             file = part.open("wb")
         except OSError as error:
-            raise cannot_open(part, error) from error
+            raise cannot_open(target, error) from error
         with file:
             writer = NpyWriter(file, extents, np.dtype(dtype), axis)
+            writer.path = os.fspath(target)  # as errors name it
             yield writer
             writer._check_complete()
 

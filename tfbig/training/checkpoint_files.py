@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -119,7 +120,9 @@ class Checkpoints:
 
     def paths(self) -> list[Path]:
         """Return the paths of all checkpoints, the newest first."""
-        return sorted(self.folder.glob(f"step-*{SUFFIX}"), reverse=True)
+        names = re.compile(rf"step-\d+{re.escape(SUFFIX)}")
+        found = self.folder.glob(f"step-*{SUFFIX}")
+        return sorted((path for path in found if names.fullmatch(path.name)), reverse=True)
 
     def newest(self, fits: Callable[[Checkpoint], None] = lambda _: None) -> Checkpoint | None:
         """Return the newest checkpoint that can be used.

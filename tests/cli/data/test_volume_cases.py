@@ -100,6 +100,18 @@ def test_table(tmp_path: Path) -> None:
     assert reason.startswith(f"{tmp_path / 'volumes.csv'}: line 2: no such file ")
 
 
+@pytest.mark.parametrize("case", ["../victim/a", "/tmp/victim", "a\\b", "..", "a\nb", "x" * 256])
+def test_names_of_cases_are_no_paths(case: str, tmp_path: Path) -> None:
+    """Pictures of a case get its name."""
+    nnunet(tmp_path)
+    images = [f"imagesTr/tubes_{n:03}_0000.nii.gz" for n in range(3)]
+    labels = [f"labelsTr/tubes_{n:03}.nii.gz" for n in range(3)]
+    split = ["train", "val", "test"]
+    table(tmp_path, case_id=["a", case, "c"], image=images, label=labels, split=split)
+    with pytest.raises(SourceError, match=r"volumes.csv: line 3: case_id: '.*' cannot be the name"):
+        load(tmp_path, *NAMES)
+
+
 def test_what_cannot_be_used_is_skipped_with_its_reason(tmp_path: Path) -> None:
     nnunet(tmp_path, cases=10)
     labels = tmp_path / "labelsTr"

@@ -14,6 +14,7 @@ from tfbig.cli.data.folds import fold_rows
 from tfbig.cli.data.published_datasets import Recipe
 from tfbig.cli.settings.commands import DatasetSettings
 from tfbig.results import run_folder
+from tfbig.system import output_folder
 
 MANY_CLASSES = 12
 """Number of classes from which on they are not counted one by one."""
@@ -32,6 +33,9 @@ def run(settings: DatasetSettings) -> int:
         paths.check_path(settings.folder, settings.folder, "folder")
     except paths.FlagError as error:
         raise paths.FlagError(f"{error} Expected:\n{collection.expected}") from error
+    if settings.out:
+        read = [settings.folder, *([settings.features] if settings.features else [])]
+        paths.check_results(settings.out, read)
     found = published_datasets.read(settings.name, settings.folder, settings.seed)
     if settings.features:
         _add_features(found, settings.features)
@@ -157,7 +161,7 @@ def write(table: Table, folder: Path, folds: int | None, seed: int) -> None:
     file = folder / f"{table.name}.csv"
     rows = [_row(row, table) for row in table.rows]
     _check_same_items(file, rows)
-    folder.mkdir(parents=True, exist_ok=True)
+    output_folder.claim(folder)
     run_folder.write_csv(file, rows)
     if table.name != "slides":
         return

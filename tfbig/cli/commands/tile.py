@@ -17,6 +17,7 @@ from tfbig.results import figures, geojson, heatmap, outlines, slide_viewer
 from tfbig.sources import Coords, write_coords
 from tfbig.sources.slides.slide import Slide, title_of
 from tfbig.system import progress
+from tfbig.system.output_folder import file_in
 from tfbig.tissue import tiling
 from tfbig.tissue.drawn import read_tissue
 from tfbig.tissue.masks import METHODS, Tissue, find_tissue
@@ -47,7 +48,7 @@ def work(settings: TileSettings) -> slide_batch.Work[TileSettings]:
     folder = Path(settings.out)
 
     def finished(path: Path) -> bool:
-        return (folder / f"{title_of(path)}.h5").exists()  # written last
+        return file_in(folder, f"{title_of(path)}.h5").exists()  # written last
 
     return slide_batch.Work(
         "tile", settings, lambda path, slide: _tile(path, slide, settings), finished
@@ -72,11 +73,13 @@ def _tile(path: Path, slide: Slide, settings: TileSettings) -> str:
         )
     name, folder = title_of(path), Path(settings.out)
     count = len(coords.coords)
-    figures.tiles(folder / f"{name}.png", slide, coords, f"{name}: {count} tiles", tissue)
+    figures.tiles(file_in(folder, f"{name}.png"), slide, coords, f"{name}: {count} tiles", tissue)
     slide_batch.write_view(settings, path, slide, _overlays(coords, tissue, slide))
     if tissue is not None:
-        _write_outlines(folder / f"{name}.geojson", tissue)
-    write_coords(folder / f"{name}.h5", replace(coords, made_with=_made_with(settings)), slide)
+        _write_outlines(file_in(folder, f"{name}.geojson"), tissue)
+    write_coords(
+        file_in(folder, f"{name}.h5"), replace(coords, made_with=_made_with(settings)), slide
+    )
     share = "" if tissue is None else f", {tissue.share:.1%} tissue {_warning(tissue)}".rstrip()
     size = f"{coords.size} x {coords.size} pixels, {coords.step:.4g} x the pixels of level 0"
     return f"{path.name}: {count} tiles of {size}{share}"

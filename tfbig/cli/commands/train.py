@@ -74,5 +74,8 @@ def prepare(settings: T) -> T:
         )
     prepared = machine.prepare(settings)
     if machine.is_chief() and not settings.dry_run:
-        paths.check_out(settings.out or open_run.RUNS)
+        if settings.out:
+            paths.check_results(settings.out, paths.inputs_of(settings))
+        else:
+            paths.check_out(open_run.RUNS)
     return prepared

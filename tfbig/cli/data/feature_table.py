@@ -11,6 +11,7 @@ from tfbig.cli.data.feature_folders import TABLE
 from tfbig.results import run_folder
 from tfbig.sources.bags import feature_files
 from tfbig.sources.slides.slide import title_of
+from tfbig.system.output_folder import file_in
 from tfbig.units import counted
 
 GIVEN = ("case_id", "label", "split")
@@ -47,7 +48,7 @@ class FeatureTable:
         Args:
             path: Path of the slide.
         """
-        return self.folder / f"{title_of(path)}.h5"
+        return file_in(self.folder, f"{title_of(path)}.h5")
 
     def has(self, path: Path) -> bool:
         """Return whether a slide has a file, and a row that was there at the start.

@@ -23,7 +23,7 @@ from tfbig.errors import SourceError
 from tfbig.sources import Volume
 from tfbig.sources.volumes.opening import title_of
 from tfbig.sources.volumes.views import PaddedVolume, check_same_grid
-from tfbig.system import callbacks
+from tfbig.system import callbacks, output_folder
 from tfbig.units import counted
 
 TABLE: Final = "volumes.csv"
@@ -183,6 +183,7 @@ def _rows_of_table(table: Path) -> list[Row]:
         if not names:
             raise SourceError(f"{row['place']}: has no image. Add one, or remove the line.")
         name = row.get("case_id") or title_of(files[0])
+        output_folder.check_name(name, f"{row['place']}: case_id")
         placed.append({**row, "name": name, "images": tuple(files[:-1]), "labels": files[-1]})
     return placed
 

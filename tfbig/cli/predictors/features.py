@@ -16,6 +16,7 @@ from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.tasks import evaluation, mil
 from tfbig.results import run_folder
 from tfbig.sources.slides.slide import title_of
+from tfbig.system.output_folder import file_in
 
 
 class Features:
@@ -70,4 +71,4 @@ class Features:
         columns |= {"attention": attention, **self.target.tile_numbers(scores)}
         lines = zip(*(values.tolist() for values in columns.values()), strict=True)
         rows = [dict(zip(columns, line, strict=True)) for line in lines]
-        run_folder.write_csv(self.folder / f"{name}_instances.csv", rows)
+        run_folder.write_csv(file_in(self.folder, f"{name}_instances.csv"), rows)

@@ -28,6 +28,7 @@ from tfbig.results.instances import Instances as Labelled
 from tfbig.sources.slides.slide import Slide, title_of
 from tfbig.sources.writing import atomic_write, resumable_folder
 from tfbig.system import progress
+from tfbig.system.output_folder import file_in
 from tfbig.units import counted
 
 MAPS: Final = 2
@@ -82,8 +83,8 @@ class Instances:
                 f"{path}: has {counted(image.shape[2], 'channel')} of {image.dtype}; the network expects "
                 f"{self.input_channels} of uint8. Use --channels, and --percentiles for 16 bits."
             )
-        labels = self.folder / f"{title_of(path)}.ome.tif"
-        kept = self.folder / f".{title_of(path)}.maps"
+        labels = file_in(self.folder, f"{title_of(path)}.ome.tif")
+        kept = file_in(self.folder, f".{title_of(path)}.maps")
         self._write_labels(labels, self._maps(kept, path, image), slide)
         found = tfbig.open(labels)
         count, area = self._write_table(path, slide, image, found)
@@ -129,7 +130,10 @@ class Instances:
         names = slide.channel_names or tuple(map(str, range(measured.shape[2])))
         step = slide.shape[0] / image.shape[0]
         title, total = title_of(path), [0, 0]
-        with atomic_write(self.folder / f"{title}_instances.csv") as part, part.open("w") as file:
+        with (
+            atomic_write(file_in(self.folder, f"{title}_instances.csv")) as part,
+            part.open("w") as file,
+        ):
             writer = csv.writer(file, lineterminator="\n")
 
             def features() -> Iterator[tuple[shapely.Geometry, Mapping[str, float]]]:
@@ -150,7 +154,7 @@ class Instances:
                         yield outline, row
 
             outlined = geojson.instance_features(features(), self.classes[1])
-            geojson.write_geojson(self.folder / f"{title}.geojson", outlined)
+            geojson.write_geojson(file_in(self.folder, f"{title}.geojson"), outlined)
             if not total[0]:
                 writer.writerow(["label"])
         return total[0], total[1]
@@ -164,7 +168,8 @@ class Instances:
         pixels = as_picture(image.read_window(window[0], window[1])).copy()
         labels = found.read_window(window[0], window[1])[..., 0]
         pixels[borders(labels)] = FOUND
-        Image.fromarray(pixels).save(self.folder / f"{title_of(path)}.png")
+        with atomic_write(file_in(self.folder, f"{title_of(path)}.png")) as part:
+            Image.fromarray(pixels).save(part)
         if slide.shape[2] in (1, 3):
             step = max(max(found.shape[:2]) // slide_viewer.MAX_SIDE, 1)
             starts = range(0, found.shape[0], step)

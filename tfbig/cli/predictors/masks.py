@@ -25,6 +25,7 @@ from tfbig.patchgd import PatchGDSegmentation
 from tfbig.results import figures, geojson, outlines, slide_viewer
 from tfbig.sources.slides.slide import Slide, title_of
 from tfbig.system import progress
+from tfbig.system.output_folder import file_in
 
 NAMES = {"segmentation": ("background", "tissue"), "patchgd-segmentation": CLASSES}
 """Names of the classes of each task."""
@@ -69,7 +70,7 @@ class Masks:
 
     def finished(self, path: Path) -> bool:
         """Return whether the slide is done; its mask is written last."""
-        return (self.folder / f"{title_of(path)}.ome.tif").exists()
+        return file_in(self.folder, f"{title_of(path)}.ome.tif").exists()
 
     def predict(self, path: Path, slide: Slide) -> str:
         """Predict a slide, write the results and return a line to print."""
@@ -124,8 +125,8 @@ class Masks:
                 f"{regions.left_out} more regions are left out, {regions.filled} more holes are filled"
             )
         features = geojson.region_features(regions.polygons, self.classes)
-        count = geojson.write_geojson(self.folder / f"{name}.geojson", features)
-        figures.regions(self.folder / f"{name}.png", slide, small, self.classes, name)
+        count = geojson.write_geojson(file_in(self.folder, f"{name}.geojson"), features)
+        figures.regions(file_in(self.folder, f"{name}.png"), slide, small, self.classes, name)
         return count
 
     def _write_images(
@@ -135,7 +136,7 @@ class Masks:
         name = title_of(path)
         georeference = slide.georeference and slide.georeference.scaled(*_steps(slide, source))
         if self.settings.probabilities:
-            file = self.folder / f"{name}_probabilities.ome.tif"
+            file = file_in(self.folder, f"{name}_probabilities.ome.tif")
             shares = sources.Channels(prediction, 1)
             names = self.classes if shares.shape[2] == len(self.classes) else self.classes[1:]
             sources.write_ome_tiff(
@@ -144,7 +145,7 @@ class Masks:
                 channel_names=list(names),
                 georeference=georeference,
             )
-        mask, labels = self.folder / f"{name}.ome.tif", sources.Channels(prediction, 0, 1)
+        mask, labels = file_in(self.folder, f"{name}.ome.tif"), sources.Channels(prediction, 0, 1)
         with progress.reporting(f"writing {mask.name}") as ticked:
             sources.write_ome_tiff(
                 mask,
@@ -200,7 +201,7 @@ def write_zarr_labels(settings: PredictSettings, slide: Slide, labels: sources.S
     """
     if settings.labels is None:
         return
-    target = Path(settings.out) / f"{title_of(slide.name)}.zarr"
+    target = file_in(Path(settings.out), f"{title_of(slide.name)}.zarr")
     if slide.reader == "zarr" and (Path(slide.name) / "0").is_dir():
         if labels.shape[:2] != slide.shape[:2]:
             raise SourceError(

@@ -22,6 +22,7 @@ from tfbig.cli.tasks.target import Target
 from tfbig.results import figures, geojson, heatmap, run_folder, slide_viewer
 from tfbig.sources import Coords, Source
 from tfbig.sources.slides.slide import Slide, title_of
+from tfbig.system.output_folder import file_in
 from tfbig.units import counted
 
 Config: TypeAlias = Mapping[str, Any]
@@ -265,16 +266,16 @@ def write_attention(
     features = geojson.tile_features(
         coords.coords, coords.size_at_level_0, kinds, [*names], measured
     )
-    geojson.write_geojson(folder / f"{name}.geojson", features)
+    geojson.write_geojson(file_in(folder, f"{name}.geojson"), features)
     painted, share = heatmap.paint(coords, attention, slide)
     overlay = slide_viewer.attention_overlay(painted, len(attention), share)
-    figures.slide_overlay(folder / f"{name}.png", slide, overlay, title)
+    figures.slide_overlay(file_in(folder, f"{name}.png"), slide, overlay, title)
     slide_batch.write_view(settings, path, slide, [overlay], title)
     source = heatmap.as_source(painted, coords, slide)
     step = heatmap.pixel_size(coords)
     georeference = slide.georeference and slide.georeference.scaled(step, step)
     sources.write_ome_tiff(
-        folder / f"{name}_attention.ome.tif",
+        file_in(folder, f"{name}_attention.ome.tif"),
         source,
         channel_names=["attention"],
         georeference=georeference,

@@ -23,6 +23,7 @@ from tfbig.sources.scenes.measured import FilledScene
 from tfbig.sources.scenes.raster import RasterSlide, RasterSource
 from tfbig.sources.slides.slide import title_of
 from tfbig.streaming import regions
+from tfbig.system.output_folder import file_in
 
 TASK = "scenes"
 _OF_SLIDES = (
@@ -108,7 +109,7 @@ class Scenes:
         return f"{path.name}: {rows} x {columns}, {words}"
 
     def _file(self, path: Path) -> Path:
-        return self.folder / f"{title_of(path)}.tif"
+        return file_in(self.folder, f"{title_of(path)}.tif")
 
     def _is_input(self, path: Path) -> bool:
         return self._file(path).resolve() == path.resolve()
@@ -125,7 +126,7 @@ class Scenes:
             limits = scene_pictures.limits_of(first, known)
             layer = scene_pictures.value_layer(first, known, limits, "prediction")
         name = title_of(path)
-        scene_pictures.draw(self.folder / f"{name}.png", picture, [layer], name)
+        scene_pictures.draw(file_in(self.folder, f"{name}.png"), picture, [layer], name)
         slide_viewer.write_view(self.folder, name, picture, [layer], title=path.name)
         row: dict[str, Any] = {
             "scene": path.name,

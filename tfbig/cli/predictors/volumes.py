@@ -24,6 +24,7 @@ from tfbig.cli.settings.value_types import box_size
 from tfbig.results import volume_figures, volume_montage
 from tfbig.sources import Volume
 from tfbig.system import progress
+from tfbig.system.output_folder import file_in
 
 STRIDE = 32
 """Default multiple of planes, rows and columns, for networks without a run."""
@@ -77,7 +78,7 @@ class Volumes:
                 self.probability,
             )
             shown = volume, {"prediction": mask}, self.classes, f"{name}: {size} voxels"
-            volume_figures.planes(self.folder / f"{name}.png", *shown)
+            volume_figures.planes(file_in(self.folder, f"{name}.png"), *shown)
             volume_montage.write_view(self.folder, name, *shown)
             number = _counts(mask, len(self.classes))
             self._write_row(path, volume, number)
@@ -87,7 +88,7 @@ class Volumes:
         return f"{path.name}: {size}, " + ", ".join(f"{s:.2%} {n}" for s, n in shares)
 
     def _mask(self, path: Path) -> Path:
-        return self.folder / f"{volume_folders.case_of(path)}.nii.gz"
+        return file_in(self.folder, f"{volume_folders.case_of(path)}.nii.gz")
 
     def _write_row(self, path: Path, volume: Volume, number: npt.NDArray[np.int64]) -> None:
         """Write the row of the volume, in place of an older one."""

@@ -57,7 +57,7 @@ def parse(argv: Sequence[str], prog: str = "tfbig") -> Request:
     settings: Any = parser.from_namespace(command.settings, namespace)
     paths.check(settings)
     if getattr(settings, "out", None) and not getattr(settings, "dry_run", False):
-        paths.check_out(settings.out)
+        paths.check_results(settings.out, paths.inputs_of(settings))
     return Request(namespace.command, command, settings)
 
 

@@ -18,6 +18,7 @@ from tfbig.cli.tasks.target import Target
 from tfbig.metrics import roc
 from tfbig.results import figures, heatmap, run_folder, slide_viewer
 from tfbig.sources import Coords, Slide
+from tfbig.system.output_folder import file_in
 
 Explain = Callable[[Any], Mapping[str, Any]]
 """Function from a bag to logits, attention and scores, see `tfbig.mil.MIL.explain`."""
@@ -166,7 +167,7 @@ def _draw_on_slide(
     with closing(open_slide()) as slide:
         painted, share = heatmap.paint(coords, attention, slide)
         overlay = slide_viewer.attention_overlay(painted, len(attention), share)
-        figures.slide_overlay(folder / f"{name}.png", slide, overlay, title)
+        figures.slide_overlay(file_in(folder, f"{name}.png"), slide, overlay, title)
         slide_viewer.write_slide_view(folder, name, slide, [overlay], title=title)
 
 
@@ -182,7 +183,7 @@ def draw_attention(
         attention: Attention of each instance, `[n]`.
         title: Title of the picture.
     """
-    figures.attention_map(folder / f"{name}.png", bag, attention, title)
+    figures.attention_map(file_in(folder, f"{name}.png"), bag, attention, title)
     canvas, places, side = figures.instances(bag, slide_viewer.MAX_SIDE)
     painted = figures.paint_instances(places, side, attention)
     overlay = slide_viewer.attention_overlay(painted, len(attention))

@@ -23,6 +23,7 @@ from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.cli.settings.training_settings import ClassifierSettings
 from tfbig.cli.tasks.task import History, Models
 from tfbig.results import run_folder
+from tfbig.system import output_folder
 from tfbig.training import Checkpoints, Epochs, Loop
 from tfbig.training.best_window import BestWindow
 from tfbig.training.single_process import Single
@@ -213,7 +214,10 @@ def logging(settings: TrainSettings, folder: Path) -> list[keras.callbacks.Callb
         raise SourceError(
             "--tensorboard: TensorBoard is not installed. Run pip install 'tfbig[log]'."
         )
-    return [keras.callbacks.TensorBoard(folder / "tensorboard", write_graph=False)]
+    events = folder / "tensorboard"
+    output_folder.check_file(events)
+    output_folder.record(events, is_folder=True)
+    return [keras.callbacks.TensorBoard(events, write_graph=False)]
 
 
 def scheduled_rate(settings: TrainSettings, epochs: float) -> float:

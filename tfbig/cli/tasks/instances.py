@@ -27,6 +27,8 @@ from tfbig.metrics import Matches, match_instances
 from tfbig.models.unet import unet
 from tfbig.results import run_folder, slide_viewer
 from tfbig.results.instances import Thresholds, label_strips
+from tfbig.sources.writing import atomic_write
+from tfbig.system.output_folder import file_in
 from tfbig.training import Epochs
 
 OVERLAPS = (0.5, 0.6, 0.7, 0.8, 0.9)
@@ -210,7 +212,8 @@ def draw(
     drawn = np.kron(pixels, np.ones((2, 2, 1), np.uint8))
     for labels, colour in ((real, TRUE), (found, FOUND)):
         drawn[borders(np.kron(labels, np.ones((2, 2), np.int32)))] = colour
-    Image.fromarray(drawn).save(folder / f"{name}.png")
+    with atomic_write(file_in(folder, f"{name}.png")) as part:
+        Image.fromarray(drawn).save(part)
     compared = (found > 0) * np.where(real > 0, 1, 2) + 3 * ((real > 0) & (found == 0))
     lines = np.where(borders(found), 2, borders(real))
     overlays = [

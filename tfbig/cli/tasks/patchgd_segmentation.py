@@ -25,6 +25,7 @@ from tfbig.models.patch_decoder import patch_decoder
 from tfbig.patchgd import PatchGDSegmentation
 from tfbig.results import figures, run_folder, slide_viewer
 from tfbig.sources import Source
+from tfbig.system.output_folder import file_in
 from tfbig.training import Epochs
 
 PICTURES = 12
@@ -236,7 +237,7 @@ def draw(folder: Path, name: str, image: MaskedImage, prediction: Source, title:
         title: Title of the pictures.
     """
     gray = sources.Grayscale(image.image, invert=True)
-    figures.overlay(folder / f"{name}.png", gray, image.labels, prediction, title)
+    figures.overlay(file_in(folder, f"{name}.png"), gray, image.labels, prediction, title)
     pixels, labels, probabilities = (
         figures.thumbnail(source, slide_viewer.MAX_SIDE)
         for source in (image.image, image.labels, prediction)

@@ -20,6 +20,7 @@ from tfbig.cli.tasks import run_results
 from tfbig.cli.tasks.task import Models
 from tfbig.results import run_folder, scene_pictures, slide_viewer
 from tfbig.sources.scenes.raster import RasterSource
+from tfbig.system.output_folder import file_in
 
 CLASSES = "classes.csv"
 STRIP = 512
@@ -164,7 +165,7 @@ def write(
     skips = settings.background == "skip"
 
     def evaluated(scene: LabelledScene) -> ClassCounts | ValueSums:
-        path = folder / f"{scene.name}.tif"
+        path = file_in(folder, f"{scene.name}.tif")
         scene_blocks.predict(model, scene.filled, path, outputs, identity, skips)
         sums = _compared(scene, RasterSource(path), outputs)
         draw(folder, scene, RasterSource(path), outputs, sums.metrics())
@@ -217,7 +218,7 @@ def draw(
         layers = [scene_pictures.value_layer(n, k, limits, name) for name, n, k in both]
     numbers = ", ".join(f"{key} {value:.4g}" for key, value in found.items())
     title = f"{scene.name}: {numbers or 'no labels'}"
-    scene_pictures.draw(folder / f"{scene.name}.png", picture, layers, title)
+    scene_pictures.draw(file_in(folder, f"{scene.name}.png"), picture, layers, title)
     slide_viewer.write_view(folder, scene.name, picture, layers[::-1], title=title)
 
 

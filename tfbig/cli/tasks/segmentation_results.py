@@ -19,6 +19,7 @@ from tfbig.cli.tasks import run_results
 from tfbig.cli.tasks.task import Models
 from tfbig.results import figures, run_folder, slide_viewer
 from tfbig.sources import Source
+from tfbig.system.output_folder import file_in
 
 STRIP_ROWS = 512
 SHARES = ("foreground", "computed")
@@ -177,7 +178,7 @@ def draw(
         names: Names of background and object.
         others: More overlays of the view.
     """
-    figures.overlay(folder / f"{name}.png", slide.image, slide.labels, prediction, title)
+    figures.overlay(file_in(folder, f"{name}.png"), slide.image, slide.labels, prediction, title)
     gray, labels, probabilities = (
         figures.thumbnail(source, slide_viewer.MAX_SIDE)
         for source in (slide.image, slide.labels, prediction)

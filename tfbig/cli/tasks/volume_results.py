@@ -15,6 +15,7 @@ from tfbig.cli.settings.volume_segmentation_settings import VolumeSegmentationSe
 from tfbig.cli.tasks import run_results
 from tfbig.cli.tasks.task import Models
 from tfbig.results import run_folder, volume_figures, volume_montage
+from tfbig.system.output_folder import file_in
 
 PICTURES = 12
 """Largest number of volumes that are drawn."""
@@ -95,7 +96,7 @@ def evaluate(
             title = f"{volume.name}: {result}"
             masks = {"labels": volume.stored_labels, "prediction": mask}
             shown = volume.stored, masks, data.classes, title
-            volume_figures.planes(folder / f"{volume.name}.png", *shown)
+            volume_figures.planes(file_in(folder, f"{volume.name}.png"), *shown)
             volume_montage.write_view(folder, volume.name, *shown)
     named = zip(data.classes[1:], shares[1:], strict=True)
     return {"volume": volume.name, "dice": mean, **{f"dice_{name}": s for name, s in named}}

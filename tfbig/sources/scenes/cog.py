@@ -21,6 +21,7 @@ from tfbig.sources.scenes.mosaic import Band, Piece, write_vrt
 from tfbig.sources.scenes.raster import CACHE_BYTES, quiet
 from tfbig.sources.source import RowArray, Source
 from tfbig.sources.writing import atomic_write, resumable_folder
+from tfbig.system import output_folder
 
 TILE: Final = 512
 SIDE: Final = 4096
@@ -166,6 +167,8 @@ class BlockWriter:
             ):
                 # in the folder of the blocks, so that nothing is left when the process is killed
                 rasterio.shutil.copy(vrt, whole, driver="COG", **options)
+            output_folder.check_file(self.path)
+            output_folder.record(self.path)
             whole.replace(self.path)
         except (RasterioError, OSError) as error:
             raise SourceError(f"{self.path}: cannot be written: {error}.") from error

@@ -17,6 +17,7 @@ from tfbig.errors import SourceError
 from tfbig.sources.files import PathLike, optional
 from tfbig.sources.slides.ome_tiff import SMALLEST, Progress, halved
 from tfbig.sources.source import RowArray, Source
+from tfbig.system import output_folder
 from tfbig.units import counted
 
 zarr, _import_error = optional("zarr")
@@ -127,6 +128,10 @@ def write_ome_zarr_labels(
         raise SourceError(
             f"{path}: cannot be written to ({error}). Check its permissions."
         ) from error
+    if (root / LABELS / name).exists() and not _is_ours(root / LABELS / name):
+        raise SourceError(
+            f"{root / LABELS / name}: was not written by tfbig, and is not replaced. Use another name."
+        )
     with _new_folder(root / LABELS / name, replace=True) as part:
         written = zarr.open_group(part, mode="w", zarr_format=image.metadata.zarr_format)
         _write_levels(written, labels, ome_version, "yx", True, ticked)
@@ -136,6 +141,16 @@ def write_ome_zarr_labels(
         _describe(written, ome_version, {"image-label": about})
     known = group.attrs.get("ome", group.attrs).get(LABELS, [])
     _describe(group, ome_version, {LABELS: [*(each for each in known if each != name), name]})
+
+
+def _is_ours(labels: Path) -> bool:
+    """Return whether labels say that tfbig wrote them."""
+    try:
+        attributes = zarr.open_group(labels, mode="r").attrs
+        image = attributes.get("ome", attributes)["multiscales"][0]
+        return str(image["metadata"]["Creator"]).startswith("tfbig ")
+    except Exception:  # each store raises its own exceptions; and others write no creator
+        return False
 
 
 def _check(path: PathLike, ome_version: str) -> None:
@@ -169,10 +184,11 @@ def _existing(root: Path) -> Any:
 @contextmanager
 def _new_folder(target: Path, replace: bool = False) -> Iterator[Path]:
     """Yield the path of a new folder next to `target`, which gets its name unless the block raises."""
-    part = target.with_name(f".part-{target.name}")
+    part = output_folder.part_of(target)
     shutil.rmtree(part, ignore_errors=True)
     try:
         yield part
+        output_folder.record(target, is_folder=True)
         if replace:
             shutil.rmtree(target, ignore_errors=True)
         part.rename(target)
