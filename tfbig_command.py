@@ -6,6 +6,7 @@ Importing `tfbig` imports Keras and TensorFlow, which takes seconds; help and wr
 from __future__ import annotations
 
 import importlib.util
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,16 +15,20 @@ PACKAGE = "tfbig"
 
 
 def main(argv: Sequence[str] | None = None, prog: str = PACKAGE) -> int:
-    """Run a command line and return the exit code.
+    """Run a command line and return the exit code; 130 if Ctrl-C stops it while modules are imported.
 
     Args:
         argv: The command line; by default that of the process.
         prog: Name of the program in help and errors.
     """
-    with unexecuted_package() as execute:
-        from tfbig.cli.main import main as run
+    try:
+        with unexecuted_package() as execute:
+            from tfbig.cli.main import main as run
 
-        return run(argv, prog, before_running=execute)
+            return run(argv, prog, before_running=execute)
+    except KeyboardInterrupt:  # later, `tfbig.system.signals` stops the work
+        print(f"{prog}: stopped by SIGINT", file=sys.stderr)
+        return 128 + signal.SIGINT
 
 
 @contextmanager

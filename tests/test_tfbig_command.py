@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from samples import ROOT
 
+import tfbig_command
 from tfbig.system import startup_logs
 
 HEAVY = ("tensorflow", "keras", "numpy", "skimage", "matplotlib", "tfbig.streaming")
@@ -83,3 +84,14 @@ def test_package_is_forgotten_if_it_was_not_executed() -> None:
         "except SystemExit:\n    print([name for name in sys.modules if name.startswith('tfbig')])\n"
     )
     assert started("-c", code).stdout.splitlines()[-1] == "['tfbig_command']"
+
+
+def test_interrupt_while_modules_are_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tfbig.cli.main.main", interrupted)
+    assert tfbig_command.main(["doctor"]) == 130
+    assert capsys.readouterr().err == "tfbig: stopped by SIGINT\n"

@@ -102,3 +102,21 @@ class WorkerError(TfbigError, RuntimeError):
         >>> issubclass(tfbig.WorkerError, RuntimeError)
         True
     """
+
+
+def one_line(error: object, most: int = 0) -> str:
+    r"""Return the text of an error, or any other text, as one line that can be printed.
+
+    Libraries put several lines, and what stands in a damaged file, into their errors.
+
+    Args:
+        error: The error. If it has no text, its type is named.
+        most: Largest number of characters, the rest is replaced by dots; 0 for all.
+
+    Example:
+        >>> one_line(ValueError("a\n  b."))
+        'a b.'
+    """
+    text = " ".join(str(error).split()) or type(error).__name__
+    text = "".join("?" if ord(c) < 32 or ord(c) == 127 else c for c in text)
+    return text if not 0 < most < len(text) else text[: most - 3] + "..."

@@ -37,12 +37,6 @@ def test_errors_of_tfbig_and_interrupts_pass() -> None:
         assert raised.value is error
 
 
-def test_one_line() -> None:
-    assert untrusted.one_line(ValueError("a\n  b\x1b[0m.")) == "a b?[0m"
-    assert untrusted.one_line(ValueError()) == "ValueError"
-    assert len(untrusted.one_line("x" * 1000)) == 300
-
-
 def test_pipes_folders_and_missing_files_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, words in (("pipe", "regular"), (".", "regular"), ("no", "No such"), ("a\0", "null")):

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from tfbig import SourceError
 from tfbig.cli.data.splits import Data
+from tfbig.errors import one_line
 from tfbig.results import run_folder
 
 Item = TypeVar("Item")
@@ -31,7 +32,7 @@ class FailureLog:
 
     def __call__(self, error: Exception) -> None:
         """Report an error; `__call__` is what `Loop` expects."""
-        reason = " ".join(str(error).split())
+        reason = one_line(str(error))
         item = reason.partition(": ")[0]
         if item in self.reported:
             return

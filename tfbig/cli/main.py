@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tfbig.cli import messages, paths
 from tfbig.cli.settings import request
-from tfbig.errors import Stopped, TfbigError
+from tfbig.errors import Stopped, TfbigError, one_line
 from tfbig.system import signals
 
 
@@ -65,12 +65,11 @@ def _expected_errors() -> tuple[type[Exception], ...]:
 
 
 def _fail(name: str, error: Exception, command: str = "") -> int:
-    """Print an error, and return the exit code: 2 if a flag is wrong."""
-    if isinstance(error, paths.FlagError):
-        print(f"{name}: {error}", file=sys.stderr)
-        return 2
-    print(f"{name}: {messages.in_flags(error, command)}", file=sys.stderr)
-    return 1
+    """Print an error in one line, and return the exit code: 2 if a flag is wrong."""
+    is_flag = isinstance(error, paths.FlagError)
+    text = str(error) if is_flag else messages.in_flags(error, command)
+    print(f"{name}: {one_line(text)}", file=sys.stderr)
+    return 2 if is_flag else 1
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.settings.flag import deciding
 from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings
 from tfbig.cli.settings.yaml_flags import read_yaml
+from tfbig.errors import one_line
 from tfbig.results import report, run_folder, slide_viewer
 from tfbig.sources.slides.slide import Slide, title_of
 from tfbig.system import output_folder, progress, signals
@@ -191,8 +192,7 @@ def process_slide(work: Work[Any], path: Path, mpp: float | None) -> Outcome:
     except (TfbigError, OSError, ValueError, MemoryError, tf.errors.OpError) as error:
         if work.settings.strict:
             raise
-        text = messages.in_flags(error, work.name)
-        reason = " ".join(text.split()).removeprefix(f"{path}: ")
+        reason = one_line(messages.in_flags(error, work.name)).removeprefix(f"{path}: ")
         return Outcome(None, reason, time.monotonic() - start)
     return Outcome(line, None, time.monotonic() - start)
 

@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tfbig.errors import SourceError, TfbigError
+from tfbig.errors import SourceError, TfbigError, one_line
 from tfbig.sources.files import PathLike
 from tfbig.units import format_bytes
 
 ALWAYS_ALLOWED = 2**30
 """Bytes that any file may become in memory or on the disk."""
+
+MOST_TEXT = 300
+"""Most characters of an error of a library that are repeated."""
 
 MOST_EXPANSION = 100
 """Bytes that each byte of a larger file may become: photographs and labels compress less."""
@@ -39,22 +42,11 @@ def reading(path: PathLike, what: str = "cannot be read") -> Iterator[None]:
             f"{path}: {what}: it needs more memory than there is. If the file is whole, give the process more memory."
         ) from error
     except Exception as error:
+        reason = one_line(error, MOST_TEXT).rstrip(".")
         raise SourceError(
-            f"{path}: {what}: {one_line(error)}. The file is damaged, or of a kind that is not supported; write or "
-            "copy it again."
+            f"{path}: {what}: {reason}. The file is damaged, or of a kind that is not supported; write or copy it "
+            "again."
         ) from error
-
-
-def one_line(error: object, most: int = 300) -> str:
-    """Return the text of an error, or any other text, as one line that can be printed.
-
-    Args:
-        error: The error. Where it has no text, its type is named.
-        most: Largest number of characters; the rest is replaced by dots.
-    """
-    text = " ".join(str(error).split()) or type(error).__name__
-    text = "".join(c if c.isprintable() else "?" for c in text).rstrip(".")
-    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def regular_file(path: PathLike) -> os.stat_result:
@@ -69,7 +61,7 @@ def regular_file(path: PathLike) -> os.stat_result:
     try:
         status = os.stat(path)
     except (OSError, ValueError) as error:  # ValueError: a null character
-        reason = getattr(error, "strerror", None) or one_line(error)
+        reason = getattr(error, "strerror", None) or one_line(error, MOST_TEXT)
         raise SourceError(f"{path}: cannot be opened: {reason}. Check the path.") from error
     if not stat.S_ISREG(status.st_mode):
         raise SourceError(f"{path}: is not a regular file, but a folder, a pipe or a device.")
@@ -111,8 +103,8 @@ def beside(header: PathLike, name: str) -> Path:
     path = folder / name
     if not os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep):
         raise SourceError(
-            f"{header}: names the file {one_line(name)!r}, which is not in its own folder. Copy both into one folder, "
-            "and name the file relative to it."
+            f"{header}: names the file {one_line(name, MOST_TEXT)!r}, which is not in its own folder. Copy both into "
+            "one folder, and name the file relative to it."
         )
     regular_file(path)
     return path

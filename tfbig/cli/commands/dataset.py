@@ -31,8 +31,9 @@ def run(settings: DatasetSettings) -> int:
         return 0
     try:
         paths.check_path(settings.folder, settings.folder, "folder")
-    except paths.FlagError as error:
-        raise paths.FlagError(f"{error} Expected:\n{collection.expected}") from error
+    except paths.FlagError:
+        print(collection.expected)
+        raise
     if settings.out:
         read = [settings.folder, *([settings.features] if settings.features else [])]
         paths.check_results(settings.out, read)
@@ -45,8 +46,10 @@ def run(settings: DatasetSettings) -> int:
     ]
     _print_found(found)
     if found.folder is None and not any(table.rows for table in found.tables):
+        print(collection.expected)
         raise SourceError(
-            f"{settings.folder}: holds nothing of {settings.name} that can be used. Expected:\n{collection.expected}"
+            f"{settings.folder}: holds nothing of {settings.name} that can be used; expected the files above. Check "
+            "the path."
         )
     out = Path(settings.out) if settings.out else None
     if out is not None:

@@ -21,7 +21,7 @@ from tfbig.cli.data.splits import Row
 from tfbig.cli.data.target_columns import ClassColumn, TargetColumns
 from tfbig.cli.data.tile_selection import Selection
 from tfbig.cli.settings.tasks import ImageSettings, MILSettings, SegmentationSettings
-from tfbig.errors import TfbigError
+from tfbig.errors import TfbigError, one_line
 from tfbig.sources.slides.slide import title_of
 
 TABLE = "slides.csv"
@@ -331,7 +331,7 @@ def open_rows(
             labels.append(row["label"])
         except UNREADABLE as error:
             text = messages.in_flags(error, "train")
-            reason = " ".join(text.split()).removeprefix(f"{row['place']}: ")
+            reason = one_line(text).removeprefix(f"{row['place']}: ")
             failed.append((row["slide_id"], f"{row['place']}: {reason}"))
     if not items:
         raise splits.none_usable("slides", rows[0]["split"], failed)

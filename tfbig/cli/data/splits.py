@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tfbig import SourceError
+from tfbig.errors import one_line
 from tfbig.results import run_folder
 from tfbig.sources import Bag, Coords, Slide, csv_table
 
@@ -397,7 +398,7 @@ def write_tables(
     if table:
         run_folder.write_csv(folder / run_folder.SLIDES, table)
     for name, reason in failed:
-        run_folder.save_failure(folder, name, " ".join(reason.split()).removeprefix(f"{name}: "))
+        run_folder.save_failure(folder, name, one_line(reason).removeprefix(f"{name}: "))
 
 
 def exit_code(folder: Path) -> int:
