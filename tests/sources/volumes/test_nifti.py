@@ -145,10 +145,14 @@ def test_damaged_gzip_is_found_by_its_sum(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-6] ^= 255  # of the check sum
     path.write_bytes(data)
-    with pytest.raises(SourceError, match=r"is damaged or truncated: its gzip data.*CRC check"):
+    with pytest.raises(
+        SourceError, match=r"is damaged or truncated: its gzip data.*incorrect data check"
+    ):
         tfbig.open(path)
     path.write_bytes(b"no gzip at all")
-    with pytest.raises(SourceError, match=r"is damaged or truncated: its gzip data.*Not a gzipped"):
+    with pytest.raises(
+        SourceError, match=r"is damaged or truncated: its gzip data.*incorrect header check"
+    ):
         tfbig.open(path)
 
 
