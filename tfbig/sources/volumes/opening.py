@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tfbig.errors import SourceError
+from tfbig.sources import untrusted
 from tfbig.sources.files import PathLike
 from tfbig.sources.volumes import dicom
 from tfbig.sources.volumes.dicom import describe_dicom, open_dicom
@@ -103,10 +104,13 @@ def _reader(path: PathLike) -> Reader:
         raise SourceError(
             f"{path}: there is no such file. Check the path (working directory: {os.getcwd()})."
         )
+    if Path(path).is_dir():
+        return DICOM
+    untrusted.regular_file(path)
     suffix = suffix_of(path)
     if suffix is not None:
         return READERS[suffix]
-    if Path(path).is_dir() or dicom.is_series(path):
+    if dicom.is_series(path):
         return DICOM
     raise SourceError(
         f"{path}: is no volume; expected one of {', '.join(VOLUME_SUFFIXES)}, a DICOM file, or the folder of a "
