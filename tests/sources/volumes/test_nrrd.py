@@ -103,11 +103,19 @@ def test_truncated(encoding: str, share: float, tmp_path: Path) -> None:
 HEADERS = {
     "two channel axes": ("sizes: 7 6 5", "sizes: 7 6 5 2 3", "expected three axes of a volume"),
     "text": ("encoding: raw", "encoding: ascii", "has the encoding 'ascii'; expected raw, gzip"),
-    "unknown type": ("type: short", "type: block", "no valid fields 'sizes', 'type' and 'endian'"),
+    "unknown type": (
+        "type: short",
+        "type: block",
+        "no valid fields 'dimension', 'sizes', 'type' and 'endian'",
+    ),
     "no endian": ("endian: little\n", "", r"no valid fields .* \(endian missing\)"),
     "list": ("data file: x.raw", "data file: LIST\na.raw\nb.raw", "its samples in several files"),
     "pattern": ("data file: x.raw", "data file: x%d.raw 1 5 1", "its samples in several files"),
-    "missing file": ("data file: x.raw", "data file: y.raw", r"y\.raw: there is no such file"),
+    "missing file": (
+        "data file: x.raw",
+        "data file: y.raw",
+        r"y\.raw: cannot be opened: No such file",
+    ),
 }
 
 
