@@ -13,7 +13,7 @@ from tfbig.sources.files import PathLike
 from tfbig.sources.volumes import dicom
 from tfbig.sources.volumes.dicom import describe_dicom, open_dicom
 from tfbig.sources.volumes.nifti import describe_nifti, open_nifti
-from tfbig.sources.volumes.nrrd import describe_nrrd, open_nrrd
+from tfbig.sources.volumes.nrrd import describe_nrrd, open_nrrd, read_header
 from tfbig.sources.volumes.raw import Description, RawVolume
 from tfbig.sources.volumes.volume import Volume
 
@@ -92,6 +92,21 @@ def describe_volume(path: PathLike) -> Description:
         SourceError: As in `open_volume`.
     """
     return _reader(path).describe(path)
+
+
+def files_of(path: PathLike) -> list[Path]:
+    """Return the files that are read for a volume: itself, the samples that its header names, the files of a folder.
+
+    Args:
+        path: As in `open_volume`; where it does not exist or is damaged, only itself is returned.
+    """
+    found = [Path(path)]
+    if found[0].is_dir():
+        return [*found, *sorted(found[0].iterdir())]
+    try:
+        return [*found, read_header(path).file] if _reader(path) is NRRD else found
+    except SourceError:  # which is raised again when the volume is opened
+        return found
 
 
 def _reader(path: PathLike) -> Reader:
