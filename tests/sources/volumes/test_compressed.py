@@ -41,7 +41,7 @@ def test_no_flipped_bit_changes_what_is_read(kind: str, tmp_path: Path) -> None:
     path, data = tmp_path / "x", samples("int16", (4, 9, 9)).tobytes()
     stored = LIBRARIES[kind].compress(data[:300]) + LIBRARIES[kind].compress(data[300:])
     rng, refused = np.random.default_rng(0), 0
-    for place in range(len(stored)):
+    for place in range(0, len(stored), 2):
         changed = bytearray(stored)
         changed[place] ^= 1 << int(rng.integers(8))
         path.write_bytes(changed)
@@ -49,7 +49,7 @@ def test_no_flipped_bit_changes_what_is_read(kind: str, tmp_path: Path) -> None:
             assert b"".join(compressed.chunks(path, len(data), kind)) == data
         except SourceError:
             refused += 1
-    assert refused > 0.9 * len(stored)
+    assert refused > 0.45 * len(stored)
 
 
 @pytest.mark.parametrize("kind", LIBRARIES)

@@ -57,22 +57,28 @@ def length(path: PathLike, kind: str = "gzip", start: int = 0) -> int:
 def chunks(
     path: PathLike, num_bytes: int, kind: str = "gzip", start: int = 0, skip: int = 0
 ) -> Iterator[memoryview]:
-    """Yield decompressed bytes; what follows them is decompressed too, because the check sum of all is behind it.
+    """Return decompressed bytes; what follows them is decompressed too, because the check sum of all is behind it.
 
     Args:
         path: The file.
-        num_bytes: Number of bytes to yield; there may be fewer.
+        num_bytes: Number of bytes; there may be fewer.
         kind: One of `DECOMPRESSORS`.
         start: First byte of the file that is compressed.
         skip: Decompressed bytes to leave out first.
 
     Raises:
-        SourceError: They cannot be decompressed, their check sum is another one, or they are too many.
+        SourceError: They are too many; while they are read, that they cannot be decompressed, or their check sum is
+            another one.
     """
     _check_size(path, skip + num_bytes)
+    return _between(_parts(path, kind, start, CHUNK), skip, skip + num_bytes)
+
+
+def _between(parts: Iterator[bytes], first: int, last: int) -> Iterator[memoryview]:
+    """Yield the bytes from `first` to `last`, which is exclusive, and read on to the end."""
     place = 0
-    for part in _parts(path, kind, start, CHUNK):
-        wanted = memoryview(part)[max(skip - place, 0) : max(skip + num_bytes - place, 0)]
+    for part in parts:
+        wanted = memoryview(part)[max(first - place, 0) : max(last - place, 0)]
         place += len(part)
         if wanted:
             yield wanted
