@@ -78,32 +78,35 @@ def volume_folders(folder: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", volume_mutations.KINDS)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_damaged_volumes(seed: int, kind: str, tmp_path: Path) -> None:
+def test_damaged_volumes(seed: int, tmp_path: Path) -> None:
     seeds, target = volume_folders(tmp_path)
     rng, paths = np.random.default_rng(seed), []
-    for number in range(200):
+    for number in range(200 * len(volume_mutations.KINDS)):
+        kind = volume_mutations.KINDS[number % len(volume_mutations.KINDS)]
         paths.append(target / f"{number:04}-{kind}")
         volume_mutations.damaged(seeds / kind, paths[-1], rng)
     outcomes = run_worker(paths)
     check(outcomes)
-    assert len(outcomes) == 200 and list(outcomes.values()).count("refused") > 20
+    assert len(outcomes) == len(paths)
+    for outcome in ("read", "refused"):
+        assert list(outcomes.values()).count(outcome) > 0.1 * len(paths)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", volume_mutations.COMPRESSED)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_one_changed_byte_of_compressed_volumes(seed: int, kind: str, tmp_path: Path) -> None:
+def test_one_changed_byte_of_compressed_volumes(seed: int, tmp_path: Path) -> None:
     seeds, target = volume_folders(tmp_path)
     rng, paths = np.random.default_rng(seed), []
-    for number in range(300):
+    for number in range(300 * len(volume_mutations.COMPRESSED)):
+        kind = volume_mutations.COMPRESSED[number % len(volume_mutations.COMPRESSED)]
         paths.append(target / f"{number:04}-{kind}")
         volume_mutations.flipped(seeds / kind, paths[-1], rng)
         shutil.copy(seeds / volume_mutations.EXPECTED, paths[-1].with_suffix(".npy"))
     outcomes = run_worker(paths)
     check(outcomes)
-    assert len(outcomes) == 300 and list(outcomes.values()).count("refused") > 200
+    assert len(outcomes) == len(paths)
+    assert list(outcomes.values()).count("refused") > 0.9 * len(paths)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import shutil
 import struct
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,10 +132,10 @@ def _by_dicom_element(path: Path, rng: np.random.Generator) -> None:
     """Replace the value, the length or the kind of an element, or remove it."""
     stored = path.read_bytes()
     try:
-        data: Any = pydicom.dcmread(path, stop_before_pixels=True)
-        elements = [
-            (element.tag, element.VR) for part in (data.file_meta, data) for element in part
-        ]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            data: Any = pydicom.dcmread(path, stop_before_pixels=True)
+            elements = [(each.tag, each.VR) for part in (data.file_meta, data) for each in part]
     except Exception:  # of a file that was damaged before
         return
     tag, kind = elements[int(rng.integers(len(elements)))]
