@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -89,7 +89,7 @@ def open_dicom(path: PathLike) -> RawVolume:
     samples, name = description.samples, os.fspath(path)
     stored = sum(file.stat().st_size for file in {plane.path for plane in planes})
     untrusted.check_size(path, samples.nbytes, "its pixels", stored)
-    order = sorted(range(len(planes)), key=lambda n: (planes[n].path, planes[n].frame))
+    order = sorted(range(len(planes)), key=lambda n: (str(planes[n].path), planes[n].frame))
     places = [n * (samples.nbytes // len(planes)) for n in order]
     applied = len({plane.scaling for plane in planes}) > 1
     parts = _decoded([planes[n] for n in order], samples.dtype, applied)
@@ -207,42 +207,49 @@ def _planes_of(path: Path) -> dict[str, list[Plane]]:
     return series
 
 
-def _planes_of_file(data: Any, path: Path) -> Iterator[Plane]:
-    """Yield the planes of a file: one, or one for each frame."""
+def _planes_of_file(data: Any, path: Path) -> list[Plane]:
+    """Return the planes of a file: one, or one for each frame."""
     count = int(data.get("NumberOfFrames", 1) or 1)
     if not 1 <= count <= MOST_FRAMES:
         raise SourceError(
             f"{path}: has {count} frames; expected 1 to {MOST_FRAMES}. Split it into several volumes."
         )
     shared = _first(data.get("SharedFunctionalGroupsSequence"))
-    each = data.get("PerFrameFunctionalGroupsSequence") or [None] * count
-    if len(each) != count:
+    each = data.get("PerFrameFunctionalGroupsSequence") or []
+    if len(each) not in (0, count):
         raise SourceError(
             f"{path}: describes {len(each)} frames, but has {count}. Copy it again, or export the series again."
         )
-    kind = _kind(data, path)
-    for frame, own in enumerate(each):
-        groups = [group for group in (own, shared) if group is not None]
-        pixel = _value(groups, "PixelMeasuresSequence", "PixelSpacing", data)
-        position = _value(groups, "PlanePositionSequence", "ImagePositionPatient", data)
-        position = None if count > 1 and own is None else position
-        directions = _value(groups, "PlaneOrientationSequence", "ImageOrientationPatient", data)
-        thickness = _value(groups, "PixelMeasuresSequence", "SpacingBetweenSlices", data)
-        thickness = thickness or _value(groups, "PixelMeasuresSequence", "SliceThickness", data)
-        slope = _value(groups, "PixelValueTransformationSequence", "RescaleSlope", data)
-        intercept = _value(groups, "PixelValueTransformationSequence", "RescaleIntercept", data)
-        yield Plane(
-            path,
-            frame,
-            count,
-            None if position is None else _finite(*position, count=3),
-            None if directions is None else _finite(*directions, count=6),
-            None if pixel is None else _finite(*pixel, count=2),
-            None if thickness is None else float(thickness),
-            _scaling(slope, intercept),
-            frame if count > 1 else int(data.get("InstanceNumber", 0) or 0),
-            kind,
-        )
+    planes = [_plane(data, path, count, own, shared) for own in each or [None]]
+    if count == 1:
+        return planes
+    if not each:
+        planes = [replace(planes[0], position=None)] * count
+    return [replace(plane, frame=n, number=n) for n, plane in enumerate(planes)]
+
+
+def _plane(data: Any, path: Path, count: int, own: Any, shared: Any) -> Plane:
+    """Return the first plane of a file with `count` frames, or that of its functional groups `own`."""
+    groups = [group for group in (own, shared) if group is not None]
+    pixel = _value(groups, "PixelMeasuresSequence", "PixelSpacing", data)
+    position = _value(groups, "PlanePositionSequence", "ImagePositionPatient", data)
+    directions = _value(groups, "PlaneOrientationSequence", "ImageOrientationPatient", data)
+    thickness = _value(groups, "PixelMeasuresSequence", "SpacingBetweenSlices", data)
+    thickness = thickness or _value(groups, "PixelMeasuresSequence", "SliceThickness", data)
+    slope = _value(groups, "PixelValueTransformationSequence", "RescaleSlope", data)
+    intercept = _value(groups, "PixelValueTransformationSequence", "RescaleIntercept", data)
+    return Plane(
+        path,
+        0,
+        count,
+        None if position is None else _finite(*position, count=3),
+        None if directions is None else _finite(*directions, count=6),
+        None if pixel is None else _finite(*pixel, count=2),
+        None if thickness is None else float(thickness),
+        _scaling(slope, intercept),
+        int(data.get("InstanceNumber", 0) or 0),
+        _kind(data, path),
+    )
 
 
 def _kind(data: Any, path: Path) -> tuple[int, int, int, str]:
