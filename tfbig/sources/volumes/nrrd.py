@@ -150,7 +150,8 @@ def _described(header: Mapping[str, Any], path: Path, end: int) -> NrrdHeader:
     """
     name = str(path)
     samples, spatial = _samples(header, name)
-    file_of_samples = _file(header, path, name)
+    listed = header.get("data file", header.get("datafile"))
+    file = path if listed is None else _file(listed, path)
     encoding = str(header.get("encoding", "raw")).lower()
     encoding = COMPRESSED.get(encoding, encoding)
     if encoding not in ("raw", "gzip", "bzip2"):
@@ -162,10 +163,9 @@ def _described(header: Mapping[str, Any], path: Path, end: int) -> NrrdHeader:
     lines = int(header.get("line skip", header.get("lineskip", 0)))
     if skip < -1 or lines < 0:
         raise ValueError(f"byte skip {skip} and line skip {lines}; expected 0 or more")
-    attached = file_of_samples == path
-    placed = replace(samples, offset=end if attached else 0)
+    placed = replace(samples, offset=end if listed is None else 0)
     found = Description(placed, _grid(header, spatial))
-    return NrrdHeader(found, file_of_samples, encoding, skip == -1, max(skip, 0), lines)
+    return NrrdHeader(found, file, encoding, skip == -1, max(skip, 0), lines)
 
 
 def _samples(header: Mapping[str, Any], name: str) -> tuple[Samples, list[int]]:
@@ -243,18 +243,15 @@ def _grid(header: Mapping[str, Any], spatial: Sequence[int]) -> VoxelGrid:
     return VoxelGrid(spacing_of([float(spacings[axis]) for axis in reversed(spatial)]))
 
 
-def _file(header: Mapping[str, Any], path: Path, name: str) -> Path:
-    """Return the file of the samples.
+def _file(listed: str, path: Path) -> Path:
+    """Return the file of the samples, which a header names.
 
     Raises:
         SourceError: There are several, or it is not beside the header.
     """
-    listed = header.get("data file", header.get("datafile"))
-    if listed is None:
-        return path
-    if "%" in str(listed):
-        raise SourceError(_several(name))
-    return untrusted.beside(path, str(listed))
+    if "%" in listed:
+        raise SourceError(_several(str(path)))
+    return untrusted.beside(path, listed)
 
 
 def _several(name: str) -> str:
