@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import mutations
 import numpy as np
 import pytest
+import volume_mutations
 from samples import ENVIRONMENT, PROGRAMS
 
 SECONDS = 20
@@ -54,12 +56,61 @@ def test_damaged_files(tmp_path: Path, count: int) -> None:
         paths.append(tmp_path / "files" / f"{number:04}-{seed.name}")
         mutations.damaged(seed, paths[-1], rng)
     outcomes = run_worker(paths)
-    wrong = {
-        Path(path).name: outcome
-        for path, outcome in outcomes.items()
-        if outcome not in ("read", "refused")
-    }
+    check(outcomes)
     assert len(outcomes) == count
-    assert not wrong, json.dumps(wrong, indent=1)
     assert list(outcomes.values()).count("refused") > count / 10
     assert list(outcomes.values()).count("read") > count / 10
+
+
+def check(outcomes: dict[str, str], allowed: tuple[str, ...] = ("read", "refused")) -> None:
+    """Check that every outcome is allowed."""
+    wrong = {Path(p).name: outcome for p, outcome in outcomes.items() if outcome not in allowed}
+    assert not wrong, json.dumps(wrong, indent=1)
+
+
+def volume_folders(folder: Path) -> tuple[Path, Path]:
+    """Return folders of seeds and of damaged volumes."""
+    seeds, target = folder / "seeds", folder / "volumes"
+    seeds.mkdir()
+    target.mkdir()
+    volume_mutations.write_seeds(seeds)
+    return seeds, target
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_damaged_volumes(seed: int, tmp_path: Path) -> None:
+    seeds, target = volume_folders(tmp_path)
+    rng, paths = np.random.default_rng(seed), []
+    for number in range(200 * len(volume_mutations.KINDS)):
+        kind = volume_mutations.KINDS[number % len(volume_mutations.KINDS)]
+        paths.append(target / f"{number:04}-{kind}")
+        volume_mutations.damaged(seeds / kind, paths[-1], rng)
+    outcomes = run_worker(paths)
+    check(outcomes)
+    assert len(outcomes) == len(paths)
+    for outcome in ("read", "refused"):
+        assert list(outcomes.values()).count(outcome) > 0.1 * len(paths)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_one_changed_byte_of_compressed_volumes(seed: int, tmp_path: Path) -> None:
+    seeds, target = volume_folders(tmp_path)
+    rng, paths = np.random.default_rng(seed), []
+    for number in range(300 * len(volume_mutations.COMPRESSED)):
+        kind = volume_mutations.COMPRESSED[number % len(volume_mutations.COMPRESSED)]
+        paths.append(target / f"{number:04}-{kind}")
+        volume_mutations.flipped(seeds / kind, paths[-1], rng)
+        shutil.copy(seeds / volume_mutations.EXPECTED, paths[-1].with_suffix(".npy"))
+    outcomes = run_worker(paths)
+    check(outcomes)
+    assert len(outcomes) == len(paths)
+    assert list(outcomes.values()).count("refused") > 0.9 * len(paths)
+
+
+@pytest.mark.slow
+def test_volumes_that_hold_gigabytes_of_zeros(tmp_path: Path) -> None:
+    (tmp_path / "volumes").mkdir()
+    volume_mutations.bombs(tmp_path / "volumes")
+    check(run_worker(sorted((tmp_path / "volumes").iterdir())), ("refused",))

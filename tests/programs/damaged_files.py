@@ -15,17 +15,50 @@ import numpy as np
 
 from tfbig import SourceError
 from tfbig.cli.settings import yaml_flags
-from tfbig.sources import ArraySource, open_bag, open_slide, read_coords, read_mpp_table
+from tfbig.sources import (
+    ArraySource,
+    VolumeOnDisk,
+    at_spacing,
+    open_bag,
+    open_slide,
+    open_volume,
+    read_coords,
+    read_mpp_table,
+)
 from tfbig.sources.slides.opening import SourceSlide
 from tfbig.tissue import read_tissue
 
 BLANK = SourceSlide(ArraySource(np.zeros((100, 100, 3), np.uint8), "blank"), "numpy")
 """Slide of the outlines."""
+VOLUMES = "volumes"
+"""Name of the folder of damaged volumes."""
+
+
+def read_volume(path: Path) -> str:
+    """Return 'read', or 'other voxels' for a file beside which there are those that it must have."""
+    header = path / "x.nhdr"
+    file = header if header.exists() else path
+    stored = VolumeOnDisk(file)
+    assert stored.read(0, 1).shape == (1, *stored.shape[1:])
+    volume = open_volume(file)
+    assert volume.shape == stored.shape
+    volume.values().read(volume.shape[0] - 1, volume.shape[0])
+    if volume.orientation is not None:
+        turned = volume.turned("RAS")
+        assert sorted(turned.shape) == sorted(volume.shape)
+    if volume.spacing is not None:
+        at_spacing(volume, (1.0, 1.0, 1.0))
+    expected = path.with_suffix(".npy")
+    if expected.exists() and not np.array_equal(volume.read(0, 5)[..., 0], np.load(expected)):
+        return "other voxels"
+    return "read"
 
 
 def outcome(path: Path) -> str:
     """Return 'read', 'refused', or what went wrong with a file."""
     try:
+        if path.parent.name == VOLUMES:
+            return read_volume(path)
         if path.suffix == ".h5":
             if "features" in path.name:
                 assert open_bag(path).read(0, 1).shape[0] == 1
@@ -49,7 +82,8 @@ def outcome(path: Path) -> str:
             if slide.dtype == np.uint8 and max(slide.shape[:2]) < 4096:
                 slide.thumbnail(64)
     except SourceError as error:
-        return "refused" if path.name in str(error) else f"an error without a name: {error}"
+        named = path.name in str(error) and len(str(error).splitlines()) == 1
+        return "refused" if named else f"an error without a name, or of several lines: {error}"
     except SystemExit as ended:  # of argparse, for settings
         return "refused" if ended.code == 2 else f"exit {ended.code}"
     except Exception as error:

@@ -120,7 +120,7 @@ def damaged(seed: Path, target: Path, rng: np.random.Generator) -> None:
         files = sorted(path for path in target.rglob("*") if path.is_file())
         chosen = files[int(rng.integers(len(files)))]
         metadata = chosen.name in (".zarray", ".zattrs", ".zgroup", "zarr.json")
-        change = _by_value if metadata and rng.random() < 0.7 else _by_byte
+        change = _by_value if metadata and rng.random() < 0.7 else by_byte
         chosen.write_bytes(change(chosen.read_bytes(), rng))
         return
     shutil.copy(seed, target)
@@ -128,10 +128,10 @@ def damaged(seed: Path, target: Path, rng: np.random.Generator) -> None:
     if structure is not None and rng.random() < 0.6:
         structure(target, rng)
     else:
-        target.write_bytes(_by_byte(target.read_bytes(), rng))
+        target.write_bytes(by_byte(target.read_bytes(), rng))
 
 
-def _by_byte(data: bytes, rng: np.random.Generator) -> bytes:
+def by_byte(data: bytes, rng: np.random.Generator) -> bytes:
     """Change some bytes, make a word extreme, remove or double a part, or cut off the end."""
     changed = bytearray(data)
     for _ in range(int(rng.integers(1, 6))):

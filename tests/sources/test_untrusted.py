@@ -69,5 +69,7 @@ def test_files_beside_a_header(tmp_path: Path) -> None:
     for name in ("../z.raw", str(tmp_path / "z.raw"), "link", "/etc/passwd", ".."):
         with pytest.raises(tfbig.SourceError, match="not in its own folder"):
             untrusted.beside(header, name)
-    with pytest.raises(tfbig.SourceError, match="No such file"):
+    with pytest.raises(
+        tfbig.SourceError, match=r"x\.nhdr: names a file that .*none\.raw: .*No such file"
+    ):
         untrusted.beside(header, "none.raw")

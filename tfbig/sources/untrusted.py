@@ -106,5 +106,10 @@ def beside(header: PathLike, name: str) -> Path:
             f"{header}: names the file {one_line(name, MOST_TEXT)!r}, which is not in its own folder. Copy both into "
             "one folder, and name the file relative to it."
         )
-    regular_file(path)
+    try:
+        regular_file(path)
+    except SourceError as error:
+        raise SourceError(
+            f"{header}: names a file that cannot be read: {one_line(error, 1000)}."
+        ) from error
     return path

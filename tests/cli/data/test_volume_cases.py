@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import nibabel
+import nrrd
 import numpy as np
 import pytest
-from volume_files import write_nifti
+from volume_files import samples, write_nifti, write_series
 from volume_sets import SIZE, decathlon, nnunet
 
 import train
@@ -205,3 +206,24 @@ def test_missing_data(tmp_path: Path) -> None:
         load(tmp_path, "--intensity-window", "5", "5")
     with pytest.raises(FlagError, match="2 names; expected 3"):
         load(tmp_path, "--class-names", "a", "b")
+
+
+def test_confine_sees_the_files_that_headers_and_folders_name(tmp_path: Path) -> None:
+    data, other = tmp_path / "data", tmp_path / "other"
+    write_series(data / "series", samples())
+    other.mkdir()
+    nrrd.write(str(other / "x.nhdr"), samples().T)
+    table = data / "volumes.csv"
+    table.write_text("image,label\nseries,series\n")
+    flags = "--class-names", "a", "b", "--confine"
+    with pytest.raises(SourceError, match="--confine") as allowed:
+        (data / "series" / "more.dcm").symlink_to(other / "x.raw.gz")
+        load(data, *flags)
+    assert "more.dcm: lies outside of" in str(allowed.value)
+    (data / "series" / "more.dcm").unlink()
+    (data / "link").symlink_to(other)
+    (other / "y.nhdr").symlink_to(data / "z.nhdr")
+    (data / "z.nhdr").write_bytes((other / "x.nhdr").read_bytes())
+    table.write_text("image,label\nlink/y.nhdr,link/y.nhdr\n")
+    with pytest.raises(SourceError, match=r"x\.raw\.gz: lies outside of"):
+        load(data, *flags)

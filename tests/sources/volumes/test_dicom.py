@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ from volume_files import dataset, samples, write_series
 
 import tfbig
 from tfbig.errors import SourceError
+from tfbig.sources import untrusted
+from tfbig.sources.volumes import dicom
 
 
 @pytest.mark.parametrize("big", [False, True])
@@ -129,3 +134,122 @@ def test_localizers_and_other_files_are_left_out(tmp_path: Path) -> None:
     scout.save_as(folder / "scout.dcm", enforce_file_format=True)
     (folder / "DICOMDIR.txt").write_text("no image")
     np.testing.assert_array_equal(tfbig.open(folder).read(0, 5)[..., 0], samples())
+
+
+def put(folder: Path, tag: str, value: bytes, kind: bytes | None = None) -> None:
+    """Replace the stored bytes of a value of one file, and perhaps the letters of its kind."""
+    path = folder / "IM002.dcm"
+    element = pydicom.dcmread(path).data_element(tag)
+    assert element is not None
+    stored, number = path.read_bytes(), element.tag
+    place = stored.index(struct.pack("<HH", number.group, number.element) + element.VR.encode())
+    end = place + 8 + struct.unpack("<H", stored[place + 6 : place + 8])[0]
+    head = stored[place : place + 4] + (kind or element.VR.encode())
+    path.write_bytes(stored[:place] + head + struct.pack("<H", len(value)) + value + stored[end:])
+
+
+VALUES: dict[str, tuple[str, bytes, bytes | None]] = {
+    "two rows": ("Rows", struct.pack("<HH", 1, 2), None),
+    "no rows": ("Rows", b"", None),
+    "rows of 3 bytes": ("Rows", b"abc", None),
+    "0 columns": ("Columns", bytes(2), None),
+    "other kind": ("Rows", b"ab", b"ZZ"),
+    "most pixels": ("Rows", b"\xff\xff", None),
+    "258 bits": ("BitsAllocated", struct.pack("<H", 258 * 8), None),
+    "24 bits": ("BitsAllocated", struct.pack("<H", 24), None),
+    "no position": ("ImagePositionPatient", b"", None),
+    "two numbers": ("ImagePositionPatient", b"1\\2 ", None),
+    "text": ("ImagePositionPatient", b"a\\b\\c ", None),
+    "nan": ("ImagePositionPatient", b"nan\\0\\0 ", None),
+    "huge": ("ImagePositionPatient", b"1e308\\-1e308\\1e308 ", None),
+    "direction": ("ImageOrientationPatient", b"1\\0 ", None),
+    "spacing": ("PixelSpacing", b"1 ", None),
+    "slope": ("RescaleSlope", b"inf ", None),
+    "slope text": ("RescaleSlope", b"1\\2 ", None),
+    "number": ("InstanceNumber", b"x ", None),
+    "samples": ("SamplesPerPixel", b"\xff\xff", None),
+}
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_values_that_are_wrong(case: str, tmp_path: Path) -> None:
+    folder = write_series(tmp_path / "ct", samples())
+    put(folder, *VALUES[case])
+    for read in (tfbig.open, tfbig.sources.VolumeOnDisk):
+        try:
+            volume = read(folder)
+        except SourceError as error:
+            assert re.search(r"IM\d+\.dcm|ct: ", str(error))
+            assert "\n" not in str(error)
+        else:  # without a place, planes are in the order of their numbers
+            assert case == "no position" and volume.shape == (5, 6, 7, 1)
+
+
+@pytest.mark.parametrize("tag", ["Columns", "BitsAllocated", "PhotometricInterpretation"])
+def test_values_that_are_missing(tag: str, tmp_path: Path) -> None:
+    folder = write_series(tmp_path / "ct", samples())
+    for path in folder.iterdir():
+        data = pydicom.dcmread(path)
+        delattr(data, tag)
+        data.save_as(path)
+    with pytest.raises(SourceError, match=r"IM00\d\.dcm: ") as caught:
+        tfbig.open(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_series_is_one_so_that_it_is_reported(tmp_path: Path) -> None:
+    folder = write_series(tmp_path / "ct", samples())
+    for path in folder.iterdir():
+        path.write_bytes(path.read_bytes()[:140])
+    assert dicom.is_series(folder)
+    with pytest.raises(SourceError, match=r"ct|IM00\d\.dcm"):
+        tfbig.open(folder)
+
+
+@pytest.mark.parametrize("count", [2**31 - 1, 2 * 10**7, -3, 3000])
+def test_frames_are_counted_before_they_are_read(count: int, tmp_path: Path) -> None:
+    data = dataset(samples("uint16"))
+    data.NumberOfFrames = count
+    data.save_as(tmp_path / "x.dcm", enforce_file_format=True)
+    begin = time.perf_counter()
+    with pytest.raises(SourceError, match=r"x\.dcm: "):
+        tfbig.open(tmp_path / "x.dcm")
+    assert time.perf_counter() - begin < 10
+
+
+def test_files_that_are_deflated_as_a_whole_are_refused(tmp_path: Path) -> None:
+    data = dataset(np.zeros((64, 512, 512), "uint8"))
+    data.file_meta.TransferSyntaxUID = pydicom.uid.DeflatedExplicitVRLittleEndian
+    data.save_as(tmp_path / "x.dcm", enforce_file_format=True)
+    with pytest.raises(SourceError, match=r"x\.dcm: is compressed as a whole"):
+        tfbig.open(tmp_path / "x.dcm")
+
+
+def test_a_series_takes_no_more_than_its_files_can_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_series(tmp_path / "ct", samples())
+    for path in folder.iterdir():
+        data = pydicom.dcmread(path)
+        data.Rows = data.Columns = 512
+        data.save_as(path)
+    monkeypatch.setattr(untrusted, "ALWAYS_ALLOWED", 4 * 512 * 512 * 2)
+    with pytest.raises(SourceError, match="ct: its pixels would take"):
+        tfbig.open(folder)
+
+
+def test_real_numbers(tmp_path: Path) -> None:
+    array = samples("float32") + np.float32(0.5)
+    data = dataset(array)
+    del data.PixelData, data.PixelRepresentation
+    data.FloatPixelData = array.tobytes()
+    data.save_as(tmp_path / "x.dcm", enforce_file_format=True)
+    np.testing.assert_array_equal(tfbig.open(tmp_path / "x.dcm").read(0, 5)[..., 0], array)
+
+
+def test_compressed_frames(tmp_path: Path) -> None:
+    array = samples("uint16")
+    data = dataset(array)
+    data.compress(pydicom.uid.RLELossless)
+    data.save_as(tmp_path / "x.dcm", enforce_file_format=True)
+    np.testing.assert_array_equal(tfbig.open(tmp_path / "x.dcm").read(0, 5)[..., 0], array)

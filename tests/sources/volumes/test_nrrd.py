@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +106,19 @@ def test_truncated(encoding: str, share: float, tmp_path: Path) -> None:
 HEADERS = {
     "two channel axes": ("sizes: 7 6 5", "sizes: 7 6 5 2 3", "expected three axes of a volume"),
     "text": ("encoding: raw", "encoding: ascii", "has the encoding 'ascii'; expected raw, gzip"),
-    "unknown type": ("type: short", "type: block", "no valid fields 'sizes', 'type' and 'endian'"),
+    "unknown type": (
+        "type: short",
+        "type: block",
+        "no valid fields 'dimension', 'sizes', 'type' and 'endian'",
+    ),
     "no endian": ("endian: little\n", "", r"no valid fields .* \(endian missing\)"),
     "list": ("data file: x.raw", "data file: LIST\na.raw\nb.raw", "its samples in several files"),
     "pattern": ("data file: x.raw", "data file: x%d.raw 1 5 1", "its samples in several files"),
-    "missing file": ("data file: x.raw", "data file: y.raw", r"y\.raw: there is no such file"),
+    "missing file": (
+        "data file: x.raw",
+        "data file: y.raw",
+        r"y\.raw: cannot be opened: No such file",
+    ),
 }
 
 
@@ -126,3 +137,98 @@ def test_bad_headers(case: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=message) as caught:
         tfbig.open(tmp_path / "x.nhdr")
     assert "\n" not in str(caught.value)
+
+
+def refused(path: Path, message: str) -> None:
+    """Check that a file is refused quickly, in one line that names it."""
+    begin = time.perf_counter()
+    with pytest.raises(SourceError, match=message) as caught:
+        tfbig.open(path)
+    assert time.perf_counter() - begin < 5
+    assert path.stem in str(caught.value) and "\n" not in str(caught.value)
+
+
+DETACHED = (
+    "NRRD0004\ntype: short\ndimension: 3\nsizes: 7 6 5\nendian: little\nencoding: raw\n"
+    "data file: x.raw\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("byte skip: -2", "byte skip -2 and line skip 0; expected 0 or more"),
+        ("line skip: -1", "byte skip 0 and line skip -1; expected 0 or more"),
+        ("byte skip: 1000000000000000000000", "is truncated"),
+        ("line skip: 1000000000", r"is truncated: it ends \d+ lines before its samples"),
+        ("byte skip: nan", "is not an NRRD file"),
+        ("spacings: 1", "is not an NRRD file"),
+        ("space: RAS\nspace origin: (1,2)\nspace directions: (1,0,0) (0,1,0) (0,0,1)", "not an"),
+        ("spacings: 1 2 x", "is not an NRRD file"),
+        ("kinds: domain", None),
+    ],
+)
+def test_fields_that_are_wrong(lines: str, message: str | None, tmp_path: Path) -> None:
+    (tmp_path / "x.raw").write_bytes(samples().astype("<i2").tobytes())
+    path = tmp_path / "x.nhdr"
+    path.write_text(f"{DETACHED}{lines}\n\n")
+    if message is None:
+        np.testing.assert_array_equal(tfbig.open(path).read(0, 5)[..., 0], samples())
+    else:
+        refused(path, message)
+
+
+@pytest.mark.parametrize(
+    "sizes", ["-4 -5 6", "7 6", "7 6 5 1", "0 6 5", "9999999999 9999999999 9999999999", "1e3 1 1"]
+)
+def test_sizes_that_are_wrong(sizes: str, tmp_path: Path) -> None:
+    (tmp_path / "x.raw").write_bytes(samples().tobytes())
+    path = tmp_path / "x.nhdr"
+    path.write_text(DETACHED.replace("7 6 5", sizes) + "\n")
+    refused(path, "expected three axes|sizes for dimension|truncated|not an NRRD")
+
+
+def test_samples_are_only_read_beside_the_header(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (tmp_path / "secret.raw").write_bytes(samples().tobytes())
+    (folder / "link").symlink_to(tmp_path / "secret.raw")
+    os.mkfifo(folder / "pipe")
+    path = folder / "x.nhdr"
+    for field in ("data file", "datafile"):
+        for name in ("../secret.raw", str(tmp_path / "secret.raw"), "/etc/passwd", "link"):
+            path.write_text(DETACHED.replace("data file: x.raw", f"{field}: {name}") + "\n")
+            refused(path, "which is not in its own folder")
+        path.write_text(DETACHED.replace("data file: x.raw", f"{field}: pipe") + "\n")
+        refused(path, "is not a regular file")
+
+
+def test_the_last_decompressed_bytes(tmp_path: Path) -> None:
+    array = samples().astype("<i2")
+    path = tmp_path / "x.nhdr"
+    path.write_text(DETACHED.replace("raw\n", "gzip\n", 1) + "byte skip: -1\n\n")
+    for before in (b"", b"other bytes"):
+        (tmp_path / "x.raw").write_bytes(gzip.compress(before + array.tobytes()))
+        np.testing.assert_array_equal(tfbig.open(path).read(0, 5)[..., 0], array)
+
+
+def test_a_header_without_an_end(tmp_path: Path) -> None:
+    path = tmp_path / "x.nrrd"
+    path.write_bytes(DETACHED.encode() + b"#" + b"x" * 2**21)
+    refused(path, "its header does not end within")
+    path.write_bytes(DETACHED.replace("7 6 5", "9 " * 500000).encode() + b"\n")
+    refused(path, "sizes for dimension 3")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "bzip2"])
+def test_no_flipped_bit_of_compressed_samples_changes_voxels(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.nrrd"
+    nrrd.write(str(path), samples().T, {"encoding": encoding})
+    stored = path.read_bytes()
+    start = stored.index(b"\n\n") + 2
+    for place in range(start, len(stored), 2):
+        path.write_bytes(stored[:place] + bytes([stored[place] ^ 4]) + stored[place + 1 :])
+        try:
+            np.testing.assert_array_equal(tfbig.open(path).read(0, 5)[..., 0], samples())
+        except SourceError as error:
+            assert "damaged" in str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import nrrd
@@ -60,3 +61,26 @@ def test_what_is_no_volume(tmp_path: Path) -> None:
 def test_titles(tmp_path: Path) -> None:
     assert opening.title_of("a/b.c.nii.gz") == "b.c"
     assert opening.title_of(tmp_path / "series.1") == "series.1"
+
+
+def test_pipes_are_never_read(tmp_path: Path) -> None:
+    for name in ("x.nii", "x.nii.gz", "x.nrrd", "x.nhdr"):
+        os.mkfifo(tmp_path / name)
+        for read in (tfbig.open, sources.VolumeOnDisk):
+            with pytest.raises(SourceError, match=f"{name}: is not a regular file"):
+                read(tmp_path / name)
+    os.mkfifo(tmp_path / "x.dcm")
+    assert not opening.is_volume(tmp_path / "x.dcm")
+    folder = write_series(tmp_path / "series", samples())
+    os.mkfifo(folder / "pipe")
+    np.testing.assert_array_equal(tfbig.open(folder).read(0, 5)[..., 0], samples())
+
+
+def test_files_of_a_volume(tmp_path: Path) -> None:
+    nrrd.write(str(tmp_path / "x.nhdr"), samples().T)
+    assert opening.files_of(tmp_path / "x.nhdr") == [tmp_path / "x.nhdr", tmp_path / "x.raw.gz"]
+    folder = write_series(tmp_path / "series", samples())
+    assert opening.files_of(folder) == [folder, *sorted(folder.iterdir())]
+    for name in ("none.nrrd", "y.nrrd", "y.nii"):
+        (tmp_path / "y.nrrd").write_text("no header")
+        assert opening.files_of(tmp_path / name) == [tmp_path / name]

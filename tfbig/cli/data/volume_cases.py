@@ -21,7 +21,7 @@ from tfbig.cli.settings.choices import STORED
 from tfbig.cli.settings.volume_segmentation_settings import VolumeSegmentationSettings
 from tfbig.errors import SourceError
 from tfbig.sources import Volume
-from tfbig.sources.volumes.opening import title_of
+from tfbig.sources.volumes.opening import files_of, title_of
 from tfbig.sources.volumes.views import PaddedVolume, check_same_grid
 from tfbig.system import callbacks, output_folder
 from tfbig.units import counted
@@ -121,7 +121,8 @@ def load(settings: VolumeSegmentationSettings, stride: tuple[int, int, int]) -> 
     folder = Path(settings.data)
     rows, classes = _rows(folder, settings)
     if settings.confine:
-        files = (path for row in rows for path in (*row["images"], row["labels"]))
+        volumes = (path for row in rows for path in (*row["images"], row["labels"]))
+        files = (file for volume in volumes for file in files_of(volume))
         splits.check_inside(files, (folder,))
     cases = [{**row, "label": "0", "case_id": row["name"]} for row in rows]
     rows = drawn_splits.with_splits(cases, settings)

@@ -1,76 +1,125 @@
-"""Compressed streams of bytes, read in chunks."""
+"""Compressed streams of bytes, read in chunks, and always to the check sum at their end."""
 
 from __future__ import annotations
 
 import bz2
-import gzip
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from tfbig.errors import SourceError
+from tfbig.sources import untrusted
 from tfbig.sources.files import PathLike
 
 CHUNK = 2**22
-"""Bytes that are decompressed at once."""
-OPENERS: dict[str, Callable[[BinaryIO], Any]] = {
-    "gzip": lambda file: gzip.GzipFile(fileobj=file),
-    "bzip2": bz2.BZ2File,
+"""Most bytes that are decompressed at once."""
+STORED_CHUNK = 2**13
+"""Compressed bytes that are read at once."""
+DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+    "gzip": lambda: zlib.decompressobj(16 + zlib.MAX_WBITS),
+    "bzip2": bz2.BZ2Decompressor,
 }
 
 
 def beginning(path: PathLike, count: int, kind: str = "gzip", start: int = 0) -> bytes:
-    """Return the first decompressed bytes of a file.
+    """Return the first decompressed bytes of a file; they are not checked.
 
     Args:
         path: The file.
         count: Number of bytes; there may be fewer.
-        kind: One of `OPENERS`.
+        kind: One of `DECOMPRESSORS`.
         start: First byte of the file that is compressed.
 
     Raises:
         SourceError: They cannot be decompressed.
     """
-    return next(chunks(path, count, kind, start), b"")[:count]
+    found = b""
+    for part in _parts(path, kind, start, count):
+        found += part
+        if len(found) >= count:
+            break
+    return found[:count]
+
+
+def length(path: PathLike, kind: str = "gzip", start: int = 0) -> int:
+    """Return the number of decompressed bytes of a file, which are all decompressed for it.
+
+    Args:
+        path: The file.
+        kind: One of `DECOMPRESSORS`.
+        start: First byte of the file that is compressed.
+
+    Raises:
+        SourceError: They cannot be decompressed, or are too many.
+    """
+    return sum(len(part) for part in _parts(path, kind, start, CHUNK))
 
 
 def chunks(
     path: PathLike, num_bytes: int, kind: str = "gzip", start: int = 0, skip: int = 0
-) -> Iterator[bytes]:
-    """Yield decompressed bytes, and check the sum at the end of the file, unless it holds much more.
+) -> Iterator[memoryview]:
+    """Return decompressed bytes; what follows them is decompressed too, because the check sum of all is behind it.
 
     Args:
         path: The file.
-        num_bytes: Number of bytes to yield; there may be fewer.
-        kind: One of `OPENERS`.
+        num_bytes: Number of bytes; there may be fewer.
+        kind: One of `DECOMPRESSORS`.
         start: First byte of the file that is compressed.
         skip: Decompressed bytes to leave out first.
 
     Raises:
-        SourceError: They cannot be decompressed.
+        SourceError: They are too many; while they are read, that they cannot be decompressed, or their check sum is
+            another one.
     """
-    read = 0
-    try:
-        with open(path, "rb") as raw:
-            raw.seek(start)
-            with OPENERS[kind](raw) as stream:
-                while skip > 0 and (part := stream.read(min(CHUNK, skip))):
-                    skip -= len(part)
-                while read < num_bytes and (part := stream.read(min(CHUNK, num_bytes - read))):
-                    read += len(part)
+    _check_size(path, skip + num_bytes)
+    return _between(_parts(path, kind, start, CHUNK), skip, skip + num_bytes)
+
+
+def _between(parts: Iterator[bytes], first: int, last: int) -> Iterator[memoryview]:
+    """Yield the bytes from `first` to `last`, which is exclusive, and read on to the end."""
+    place = 0
+    for part in parts:
+        wanted = memoryview(part)[max(first - place, 0) : max(last - place, 0)]
+        place += len(part)
+        if wanted:
+            yield wanted
+
+
+def _parts(path: PathLike, kind: str, start: int, size: int) -> Iterator[bytes]:
+    """Yield all decompressed bytes of a file, at most `size` at a time."""
+    stored, place = untrusted.regular_file(path).st_size, 0
+    with (
+        untrusted.reading(path, f"is damaged or truncated: its {kind} data cannot be decompressed"),
+        open(path, "rb") as file,
+    ):
+        file.seek(start)
+        for part in _streams(file, DECOMPRESSORS[kind], size):
+            place += len(part)
+            _check_size(path, place, stored)
+            yield part
+
+
+def _streams(file: BinaryIO, decompressor: Callable[[], Any], size: int) -> Iterator[bytes]:
+    """Yield the bytes of all streams of a file; zeros may follow each.
+
+    Raises:
+        EOFError: The file ends within a stream.
+    """
+    rest = file.read(STORED_CHUNK)
+    while rest:
+        rest = rest.lstrip(b"\0")
+        if rest:
+            stream = decompressor()
+            while not stream.eof:
+                rest = rest or file.read(STORED_CHUNK)
+                part = stream.decompress(rest, size)
+                if not (rest or part):
+                    raise EOFError("the file ends before the stream")
+                rest = getattr(stream, "unconsumed_tail", b"")  # bzip2 keeps it
+                if part:
                     yield part
-                stream.read(1)  # reaches the check sum
-    except (EOFError, gzip.BadGzipFile, zlib.error, ValueError) as error:
-        raise SourceError(_damaged(path, kind, read, error)) from error
-    except OSError as error:
-        if kind == "bzip2" and error.errno is None:
-            raise SourceError(_damaged(path, kind, read, error)) from error
-        raise
+            rest = stream.unused_data
+        rest = rest or file.read(STORED_CHUNK)
 
 
-def _damaged(path: PathLike, kind: str, read: int, error: Exception) -> str:
-    return (
-        f"{path}: is damaged or truncated: its {kind} data cannot be decompressed after {read} bytes ({error}). "
-        "Write or "
-        "copy the file again."
-    )
+def _check_size(path: PathLike, num_bytes: int, stored: int | None = None) -> None:
+    untrusted.check_size(path, num_bytes, "its decompressed data", stored)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from tfbig.errors import SourceError
+from tfbig.sources import untrusted
 from tfbig.sources.files import PathLike, optional
 from tfbig.sources.source import RowArray
 from tfbig.sources.volumes import raw
@@ -26,6 +30,12 @@ UNEQUAL: Final = 0.05
 """Distances between planes that differ by this share of their median are an error."""
 PARALLEL: Final = 1e-3
 """Largest difference of direction cosines of planes of a volume."""
+DEFLATED: Final = "1.2.840.10008.1.2.1.99"
+"""Transfer syntax of files that are compressed as a whole, of which pydicom decodes no pixels."""
+MOST_FRAMES: Final = 2**16
+"""Most frames of a file."""
+COPIES: Final = 4
+"""Copies of a frame that are in memory while it is decoded."""
 DERIVED: Final = ("LOCALIZER",)
 """Kinds of images (third value of ImageType) that are no planes of the volume."""
 
@@ -52,7 +62,7 @@ class Plane:
     frames: int
     position: tuple[float, ...] | None
     directions: tuple[float, ...] | None
-    pixel: tuple[float, float] | None
+    pixel: tuple[float, ...] | None
     thickness: float | None
     scaling: tuple[float, float]
     number: int
@@ -76,9 +86,14 @@ def open_dicom(path: PathLike) -> RawVolume:
         BudgetError: There is no room for the decoded samples.
     """
     planes, description = _described(path)
-    samples = description.samples
-    parts = _decoded(planes, samples.dtype, len({plane.scaling for plane in planes}) > 1)
-    return RawVolume(raw.scratch(parts, samples.nbytes, os.fspath(path)), description)
+    samples, name = description.samples, os.fspath(path)
+    stored = sum(file.stat().st_size for file in {plane.path for plane in planes})
+    untrusted.check_size(path, samples.nbytes, "its pixels", stored)
+    order = sorted(range(len(planes)), key=lambda n: (str(planes[n].path), planes[n].frame))
+    places = [n * (samples.nbytes // len(planes)) for n in order]
+    applied = len({plane.scaling for plane in planes}) > 1
+    parts = _decoded([planes[n] for n in order], samples.dtype, applied)
+    return RawVolume(raw.scratch(parts, samples.nbytes, name, places), description)
 
 
 def describe_dicom(path: PathLike) -> Description:
@@ -101,7 +116,8 @@ def _described(path: PathLike) -> tuple[list[Plane], Description]:
             f"{name}: needs the pydicom package ({_import_error}): pip install 'tfbig[volumes]'."
         )
     planes = _one_series(_planes_of(Path(path)), name)
-    planes, grid = _in_order(planes, name)
+    with _reading(path, "has planes that cannot be put in order"):
+        planes, grid = _in_order(planes, name)
     rows, columns, channels, code = planes[0].kind
     differ = len({plane.scaling for plane in planes}) > 1
     dtype, scaling = (
@@ -117,19 +133,22 @@ def is_series(path: PathLike) -> bool:
     Args:
         path: Folder or file.
     """
-    if pydicom is None or not Path(path).exists():
+    if pydicom is None:
         return False
-    files = _files(Path(path))
-    first = next((file for file in files if _is_dicom(file)), None)
+    first = next((file for file in _files(Path(path)) if _is_dicom(file)), None)
     if first is None:
         return False
-    return str(_read(first, ["SOPClassUID"]).get("SOPClassUID", "")) != WHOLE_SLIDE
+    try:
+        with _reading(first):
+            return str(_read(first, ["SOPClassUID"]).get("SOPClassUID", "")) != WHOLE_SLIDE
+    except SourceError:  # which is raised again when the series is opened
+        return True
 
 
 def _files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    return sorted(file for file in path.iterdir() if file.is_file())
+    """Return a file, or the files of a folder; no pipes and devices, reading of which may wait for ever."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    return [file for file in files if file.is_file()]
 
 
 def _is_dicom(path: Path) -> bool:
@@ -141,20 +160,27 @@ def _is_dicom(path: Path) -> bool:
         return False
 
 
+@contextmanager
+def _reading(path: PathLike, what: str = "is not a readable DICOM file") -> Iterator[None]:
+    """Read a file with pydicom, which decodes a value, and may raise or warn, wherever it is used."""
+    with untrusted.reading(path, what), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about values that pydicom corrects
+        yield
+
+
 def _read(path: Path, tags: list[str] | None = None) -> Any:
     """Return the data set of a file without its pixels.
 
     Raises:
-        SourceError: The file is damaged.
+        SourceError: It is compressed as a whole, so that its size is not known.
     """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about values that pydicom corrects
-            return pydicom.dcmread(path, stop_before_pixels=True, specific_tags=tags)
-    except Exception as error:  # pydicom raises several
+    syntax = pydicom.filereader.read_file_meta_info(path).get("TransferSyntaxUID", "")
+    if syntax == DEFLATED:
         raise SourceError(
-            f"{path}: is not a readable DICOM file ({error}). Copy it again, or remove it."
-        ) from error
+            f"{path}: is compressed as a whole, by the deflated transfer syntax, which is not supported. Save it "
+            "uncompressed, or with compressed pixels."
+        )
+    return pydicom.dcmread(path, stop_before_pixels=True, specific_tags=tags)
 
 
 def _planes_of(path: Path) -> dict[str, list[Plane]]:
@@ -167,12 +193,13 @@ def _planes_of(path: Path) -> dict[str, list[Plane]]:
     for file in _files(path):
         if not _is_dicom(file):
             continue
-        data = _read(file)
-        kind = [*data.get("ImageType", [])]
-        if "Rows" not in data or (len(kind) > 2 and kind[2] in DERIVED):
-            continue
-        found = series.setdefault(str(data.get("SeriesInstanceUID", "")), [])
-        found += _planes_of_file(data, file)
+        with _reading(file):
+            data = _read(file)
+            kind = [*(data.get("ImageType") or [])]
+            if "Rows" not in data or (len(kind) > 2 and kind[2] in DERIVED):
+                continue
+            found = series.setdefault(str(data.get("SeriesInstanceUID", "")), [])
+            found += _planes_of_file(data, file)
     if not series:
         raise SourceError(
             f"{path}: holds no DICOM image. Give the folder of one series, or a file with several frames."
@@ -180,48 +207,90 @@ def _planes_of(path: Path) -> dict[str, list[Plane]]:
     return series
 
 
-def _planes_of_file(data: Any, path: Path) -> Iterator[Plane]:
-    """Yield the planes of a file: one, or one for each frame."""
+def _planes_of_file(data: Any, path: Path) -> list[Plane]:
+    """Return the planes of a file: one, or one for each frame."""
     count = int(data.get("NumberOfFrames", 1) or 1)
+    if not 1 <= count <= MOST_FRAMES:
+        raise SourceError(
+            f"{path}: has {count} frames; expected 1 to {MOST_FRAMES}. Split it into several volumes."
+        )
     shared = _first(data.get("SharedFunctionalGroupsSequence"))
-    each = data.get("PerFrameFunctionalGroupsSequence") or [None] * count
-    if len(each) != count:
+    each = data.get("PerFrameFunctionalGroupsSequence") or []
+    if len(each) not in (0, count):
         raise SourceError(
             f"{path}: describes {len(each)} frames, but has {count}. Copy it again, or export the series again."
         )
-    channels, code = int(data.get("SamplesPerPixel", 1)), _code(data)
-    kind = int(data.Rows), int(data.Columns), channels, code
-    for frame, own in enumerate(each):
-        groups = [group for group in (own, shared) if group is not None]
-        pixel = _value(groups, "PixelMeasuresSequence", "PixelSpacing", data)
-        position = _value(groups, "PlanePositionSequence", "ImagePositionPatient", data)
-        directions = _value(groups, "PlaneOrientationSequence", "ImageOrientationPatient", data)
-        thickness = _value(groups, "PixelMeasuresSequence", "SpacingBetweenSlices", data)
-        thickness = thickness or _value(groups, "PixelMeasuresSequence", "SliceThickness", data)
-        slope = _value(groups, "PixelValueTransformationSequence", "RescaleSlope", data)
-        intercept = _value(groups, "PixelValueTransformationSequence", "RescaleIntercept", data)
-        yield Plane(
-            path,
-            frame,
-            count,
-            None
-            if position is None or (count > 1 and own is None)
-            else tuple(map(float, position)),
-            None if directions is None else tuple(map(float, directions)),
-            None if pixel is None else (float(pixel[0]), float(pixel[1])),
-            None if thickness is None else float(thickness),
-            (float(1 if slope is None else slope), float(intercept or 0)),
-            frame if count > 1 else int(data.get("InstanceNumber", 0) or 0),
-            kind,
-        )
+    planes = [_plane(data, path, count, own, shared) for own in each or [None]]
+    if count == 1:
+        return planes
+    if not each:
+        planes = [replace(planes[0], position=None)] * count
+    return [replace(plane, frame=n, number=n) for n, plane in enumerate(planes)]
+
+
+def _plane(data: Any, path: Path, count: int, own: Any, shared: Any) -> Plane:
+    """Return the first plane of a file with `count` frames, or that of its functional groups `own`."""
+    groups = [group for group in (own, shared) if group is not None]
+    pixel = _value(groups, "PixelMeasuresSequence", "PixelSpacing", data)
+    position = _value(groups, "PlanePositionSequence", "ImagePositionPatient", data)
+    directions = _value(groups, "PlaneOrientationSequence", "ImageOrientationPatient", data)
+    thickness = _value(groups, "PixelMeasuresSequence", "SpacingBetweenSlices", data)
+    thickness = thickness or _value(groups, "PixelMeasuresSequence", "SliceThickness", data)
+    slope = _value(groups, "PixelValueTransformationSequence", "RescaleSlope", data)
+    intercept = _value(groups, "PixelValueTransformationSequence", "RescaleIntercept", data)
+    return Plane(
+        path,
+        0,
+        count,
+        None if position is None else _finite(*position, count=3),
+        None if directions is None else _finite(*directions, count=6),
+        None if pixel is None else _finite(*pixel, count=2),
+        None if thickness is None else float(thickness),
+        _scaling(slope, intercept),
+        int(data.get("InstanceNumber", 0) or 0),
+        _kind(data, path),
+    )
+
+
+def _kind(data: Any, path: Path) -> tuple[int, int, int, str]:
+    """Return rows, columns, channels and dtype of the planes of a file.
+
+    Raises:
+        SourceError: A plane takes far more memory than is stored.
+    """
+    rows, columns = int(data.Rows), int(data.Columns)
+    channels, dtype = int(data.get("SamplesPerPixel", 1)), np.dtype(_code(data))
+    if min(rows, columns, channels) < 1:
+        raise ValueError(f"{rows} rows, {columns} columns and {channels} samples of a pixel")
+    num_bytes = rows * columns * channels * dtype.itemsize
+    untrusted.check_size(path, COPIES * num_bytes, "decoding one of its planes")
+    return rows, columns, channels, dtype.str
 
 
 def _code(data: Any) -> str:
     """Return NumPy's code of the dtype of a sample."""
-    if "FloatPixelData" in data:
-        return "f4"
     bits = max(int(data.get("BitsAllocated", 16)), 8)
-    return f"{'i' if int(data.get('PixelRepresentation', 0)) else 'u'}{bits // 8}"
+    signed = data.get("PixelRepresentation")  # which real numbers do not have
+    kind = "f" if signed is None and bits > 16 else "i" if signed else "u"
+    return f"{kind}{bits // 8}"
+
+
+def _scaling(slope: Any, intercept: Any) -> tuple[float, float]:
+    """Return slope and intercept, which are 1 and 0 by default."""
+    slope, intercept = _finite(1 if slope is None else slope, intercept or 0, count=2)
+    return slope, intercept
+
+
+def _finite(*values: Any, count: int) -> tuple[float, ...]:
+    """Return values as finite numbers.
+
+    Raises:
+        ValueError: They are not `count` finite numbers.
+    """
+    numbers = tuple(map(float, values))
+    if len(numbers) != count or not np.isfinite(numbers).all():
+        raise ValueError(f"{values}: expected {count} finite numbers")
+    return numbers
 
 
 def _first(sequence: Any) -> Any:
@@ -331,24 +400,34 @@ def _step(along: RowArray, planes: Sequence[Plane], name: str) -> float:
 
 
 def _decoded(planes: Sequence[Plane], dtype: np.dtype[Any], applied: bool) -> Iterator[bytes]:
-    """Yield the samples of each plane; the frames of a file are decoded one at a time."""
-    for plane in planes:
-        index = plane.frame if plane.frames > 1 else None
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about values that pydicom corrects
-                pixels = pydicom.pixels.pixel_array(plane.path, index=index)
-        except Exception as error:  # pydicom and its decoders raise several
-            raise SourceError(
-                f"{plane.path}: its pixels cannot be decoded ({' '.join(str(error).split())}). Copy it again, or "
-                "install the decoder that it names."
-            ) from error
-        if pixels.size != np.prod(plane.kind[:3]):
-            raise SourceError(
-                f"{plane.path}: holds pixels of shape {pixels.shape}; expected {plane.kind[0]} x {plane.kind[1]}. "
-                "Copy it "
-                "again."
-            )
-        if applied:
-            pixels = pixels.astype(np.float64) * plane.scaling[0] + plane.scaling[1]
-        yield np.ascontiguousarray(pixels.astype(dtype)).tobytes()
+    """Yield the samples of each plane; the planes of a file follow one another, and are decoded one at a time."""
+    for path, of_file in groupby(planes, key=lambda plane: plane.path):
+        frames = pydicom.pixels.iter_pixels(path)
+        for plane in of_file:
+            pixels = _next_frame(frames, plane)
+            if applied:
+                pixels = pixels.astype(np.float64) * plane.scaling[0] + plane.scaling[1]
+            yield np.ascontiguousarray(pixels.astype(dtype)).tobytes()
+
+
+def _next_frame(frames: Iterator[Any], plane: Plane) -> Any:
+    """Return the pixels of the next plane of a file.
+
+    Raises:
+        SourceError: They cannot be decoded, or are not what the header says.
+    """
+    with _reading(plane.path, "its pixels cannot be decoded"):
+        pixels = next(frames, None)
+    if pixels is None:
+        raise SourceError(
+            f"{plane.path}: is truncated: it has {plane.frame} of {plane.frames} frames. Copy it again."
+        )
+    dtype = np.dtype(plane.kind[3])
+    if pixels.size != math.prod(plane.kind[:3]) or not np.can_cast(
+        pixels.dtype, dtype, "same_kind"
+    ):
+        raise SourceError(
+            f"{plane.path}: holds {pixels.dtype} pixels of shape {pixels.shape}; expected {dtype} of {plane.kind[0]} x "
+            f"{plane.kind[1]}. Copy it again."
+        )
+    return pixels

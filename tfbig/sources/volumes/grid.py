@@ -49,10 +49,10 @@ class VoxelGrid:
             affine: `[4, 4]`, as in `VoxelGrid`.
         """
         matrix = np.asarray(affine, np.float64)
-        lengths = np.linalg.norm(matrix[:3, :3], axis=0)
-        if not np.isfinite(matrix).all() or not (lengths > 0).all():
-            return cls()
-        if abs(np.linalg.det(matrix[:3, :3])) < 1e-6 * float(np.prod(lengths)):
+        with np.errstate(all="ignore"):  # of numbers that are too large or none
+            lengths = np.linalg.norm(matrix[:3, :3], axis=0)
+            skewed = abs(np.linalg.det(matrix[:3, :3] / lengths))
+        if not np.isfinite([*matrix.ravel(), *lengths]).all() or not skewed >= 1e-6:
             return cls()
         return cls(_triple(lengths), tuple(tuple(map(float, row)) for row in matrix))
 

@@ -11,7 +11,8 @@ from typing import Any, Final
 import numpy as np
 
 from tfbig.errors import SourceError
-from tfbig.sources.files import File, PathLike, cannot_open, optional
+from tfbig.sources import untrusted
+from tfbig.sources.files import File, PathLike, optional
 from tfbig.sources.volumes import compressed, raw
 from tfbig.sources.volumes.grid import VoxelGrid, spacing_of
 from tfbig.sources.volumes.raw import INTERLEAVED, PLANAR, Description, RawVolume, Samples
@@ -20,7 +21,10 @@ nibabel, _import_error = optional("nibabel")
 
 HEADER_BYTES: Final = 540
 """Bytes of the header of NIfTI-2; NIfTI-1 has fewer."""
-MM_PER_UNIT: Final = {"meter": 1e3, "mm": 1.0, "micron": 1e-3}
+MM_PER_UNIT: Final = {1: 1e3, 2: 1.0, 3: 1e-3}
+"""Millimetres of a metre, a millimetre and a micrometre, by their codes."""
+SPACE_UNIT: Final = 7
+"""Bits of the units that are those of space; others are of time."""
 
 
 def open_nifti(path: PathLike) -> RawVolume:
@@ -64,19 +68,17 @@ def describe_nifti(path: PathLike) -> Description:
         raise SourceError(
             f"{name}: needs the nibabel package ({_import_error}): pip install 'tfbig[volumes]'."
         )
-    try:
-        data = (
-            compressed.beginning(path, HEADER_BYTES)
-            if is_compressed(path)
-            else bytes(File(path).read(0, min(HEADER_BYTES, File(path).num_bytes)))
-        )
-    except OSError as error:
-        raise cannot_open(path, error) from error
-    header = parse_header(data, name)
-    samples = _samples(header, name)
-    slope, intercept = header.get_slope_inter()
-    scaling = (1.0, 0.0) if slope is None else (float(slope), float(intercept or 0.0))
-    return Description(samples, _grid(header), scaling, header.structarr.tobytes())
+    if is_compressed(path):
+        data = compressed.beginning(path, HEADER_BYTES)
+    else:
+        file = File(path)
+        data = bytes(file.read(0, min(HEADER_BYTES, file.num_bytes)))
+    with untrusted.reading(path, "has a header that is damaged"):
+        header = parse_header(data, name)
+        samples = _samples(header, name)
+        slope, intercept = header.get_slope_inter()
+        scaling = (1.0, 0.0) if slope is None else (float(slope), float(intercept or 0.0))
+        return Description(samples, _grid(header), scaling, header.structarr.tobytes())
 
 
 def parse_header(data: bytes, name: str) -> Any:
@@ -89,18 +91,12 @@ def parse_header(data: bytes, name: str) -> Any:
     Raises:
         SourceError: They are no header of a NIfTI file.
     """
-    try:
+    with untrusted.reading(name, "is not a NIfTI file"):
         kind = nibabel.Nifti2Header if _is_second(data) else nibabel.Nifti1Header
         header = kind.from_fileobj(io.BytesIO(data), check=False)
         if not bytes(header["magic"]).startswith((b"n+1", b"n+2")):
             raise ValueError("its header does not begin as that of NIfTI, magic n+1 or n+2")
         header.get_data_dtype()
-    except Exception as error:  # nibabel raises several
-        raise SourceError(
-            f"{name}: is not a NIfTI file ({' '.join(str(error).split())}; {len(data)} bytes read). Write or copy "
-            "the file "
-            "again."
-        ) from error
     return header
 
 
@@ -131,24 +127,26 @@ def _samples(header: Any, name: str) -> Samples:
         if times * vectors > 1 or len({dtype[n] for n in dtype.names}) > 1:
             raise SourceError(f"{name}: has several volumes of colours; expected one.")
         dtype = dtype[0]
-    return Samples(
-        np.dtype(dtype),
-        (axes[2], axes[1], axes[0], channels),
-        axes_of_file,
-        int(header["vox_offset"]) or header.sizeof_hdr,
-    )
+    offset = int(header["vox_offset"]) or header.sizeof_hdr
+    if offset < header.sizeof_hdr:
+        raise SourceError(
+            f"{name}: has its voxels at byte {offset}; expected them behind the header, at byte {header.sizeof_hdr} or "
+            "later. Write or copy the file again."
+        )
+    shape_read = axes[2], axes[1], axes[0], channels
+    return Samples(np.dtype(dtype), shape_read, axes_of_file, offset)
 
 
 def _grid(header: Any) -> VoxelGrid:
     """Return the place of the voxels: by the sform, else the qform, else only the spacing."""
-    unit = header.get_xyzt_units()[0] if int(header["xyzt_units"]) & 7 in (1, 2, 3) else "mm"
-    factor = MM_PER_UNIT[unit]
+    factor = MM_PER_UNIT.get(int(header["xyzt_units"]) & SPACE_UNIT, 1.0)
     try:
         coded = next((f() for f in (header.get_sform, header.get_qform) if f(coded=True)[1]), None)
     except Exception:  # a quaternion that is none
         coded = None
     if coded is not None:
-        affine = np.diag([factor, factor, factor, 1.0]) @ np.asarray(coded)
+        affine = np.array(coded, np.float64)
+        affine[:3] *= factor
         found = VoxelGrid.of_affine(affine[:, [2, 1, 0, 3]])
         if found.affine is not None:
             return found

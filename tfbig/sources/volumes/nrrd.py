@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,13 +14,20 @@ from typing import Any, Final
 import numpy as np
 
 from tfbig.errors import SourceError
-from tfbig.sources.files import File, PathLike, cannot_open, optional
+from tfbig.sources import untrusted
+from tfbig.sources.files import File, PathLike, optional
 from tfbig.sources.volumes import compressed, raw
 from tfbig.sources.volumes.grid import VoxelGrid, spacing_of
 from tfbig.sources.volumes.raw import Description, RawVolume, Samples
 
 nrrd, _import_error = optional("nrrd")
 
+HEADER_BYTES: Final = 2**20
+"""Most bytes of a header."""
+MOST_AXES: Final = 16
+"""Most axes of the definition of the format."""
+LISTED: Final = re.compile(rb"^data ?file:\s*LIST( \d+)?\s*$", re.MULTILINE)
+"""Line of a header after which the files of the samples are listed."""
 COMPRESSED: Final = {"gzip": "gzip", "gz": "gzip", "bzip2": "bzip2", "bz2": "bzip2"}
 TO_RAS: Final = {"L": -1.0, "R": 1.0, "P": -1.0, "A": 1.0, "S": 1.0, "I": -1.0}
 TYPES: Final = {
@@ -55,7 +64,7 @@ class NrrdHeader:
         encoding: "raw", "gzip" or "bzip2".
         from_end: Whether the samples are the last bytes of the file.
         skip: Bytes to leave out before the samples: of the file, or of what is decompressed.
-        lines: Lines of the file to leave out before them.
+        lines: Lines of the file to leave out before them, as it is stored.
     """
 
     description: Description
@@ -81,17 +90,18 @@ def open_nrrd(path: PathLike) -> RawVolume:
     """
     found, name = read_header(path), os.fspath(path)
     samples = found.description.samples
+    file = File(found.file)
+    start = _after_lines(file, samples.offset, found.lines)
     if found.encoding == "raw":
-        file = File(found.file)
-        start = _start(found, file)
         file.path = name
-        samples = replace(samples, offset=start)
+        file.check_length(start + samples.nbytes)
+        start = file.num_bytes - samples.nbytes if found.from_end else start + found.skip
     else:
         parts = compressed.chunks(
-            found.file, samples.nbytes, found.encoding, samples.offset, found.skip
+            found.file, samples.nbytes, found.encoding, start, _compressed_skip(found, start)
         )
-        file = raw.scratch(parts, samples.nbytes, name)
-        samples = replace(samples, offset=0)
+        file, start = raw.scratch(parts, samples.nbytes, name), 0
+    samples = replace(samples, offset=start)
     return RawVolume(file, replace(found.description, samples=samples))
 
 
@@ -121,32 +131,41 @@ def read_header(path: PathLike) -> NrrdHeader:
         raise SourceError(
             f"{name}: needs the pynrrd package ({_import_error}): pip install 'tfbig[volumes]'."
         )
-    try:
-        with open(path, "rb") as file:
-            header: Mapping[str, Any] = nrrd.read_header(file)
-            end = file.tell()
-    except OSError as error:
-        raise cannot_open(path, error) from error
-    except Exception as error:  # pynrrd raises several
-        if b"\ndata file: LIST" in Path(path).read_bytes()[:4096]:
-            raise SourceError(_several(name)) from error
-        raise SourceError(
-            f"{name}: is not an NRRD file ({' '.join(str(error).split())}). Write or copy the file again."
-        ) from error
+    whole = File(path)
+    file = io.BytesIO(whole.read(0, min(HEADER_BYTES, whole.num_bytes)))
+    with untrusted.reading(path, "is not an NRRD file"):
+        if LISTED.search(file.getvalue()):
+            raise SourceError(_several(name))
+        header: Mapping[str, Any] = nrrd.read_header(file)
+        if file.tell() == HEADER_BYTES:
+            raise ValueError(f"its header does not end within {HEADER_BYTES} bytes")
+        return _described(header, Path(path), file.tell())
+
+
+def _described(header: Mapping[str, Any], path: Path, end: int) -> NrrdHeader:
+    """Return what a header says, which ends at byte `end` of its file.
+
+    Raises:
+        SourceError: It is no header of a volume.
+    """
+    name = str(path)
     samples, spatial = _samples(header, name)
-    file_of_samples = _file(header, Path(path), name)
+    listed = header.get("data file", header.get("datafile"))
+    file = path if listed is None else _file(listed, path)
     encoding = str(header.get("encoding", "raw")).lower()
     encoding = COMPRESSED.get(encoding, encoding)
     if encoding not in ("raw", "gzip", "bzip2"):
         raise SourceError(
-            f"{name}: has the encoding '{encoding}'; expected raw, gzip or bzip2. Save it again with one of them."
+            f"{name}: has the encoding '{untrusted.one_line(encoding)}'; expected raw, gzip or bzip2. Save it again "
+            "with one of them."
         )
     skip = int(header.get("byte skip", header.get("byteskip", 0)))
     lines = int(header.get("line skip", header.get("lineskip", 0)))
-    attached = file_of_samples == Path(path)
-    placed = replace(samples, offset=end if attached else 0)
+    if skip < -1 or lines < 0:
+        raise ValueError(f"byte skip {skip} and line skip {lines}; expected 0 or more")
+    placed = replace(samples, offset=end if listed is None else 0)
     found = Description(placed, _grid(header, spatial))
-    return NrrdHeader(found, file_of_samples, encoding, skip == -1, max(skip, 0), lines)
+    return NrrdHeader(found, file, encoding, skip == -1, max(skip, 0), lines)
 
 
 def _samples(header: Mapping[str, Any], name: str) -> tuple[Samples, list[int]]:
@@ -157,15 +176,18 @@ def _samples(header: Mapping[str, Any], name: str) -> tuple[Samples, list[int]]:
     """
     try:
         sizes = [int(n) for n in header["sizes"]]
+        if len(sizes) != header["dimension"] or not 0 < len(sizes) <= MOST_AXES:
+            raise ValueError(f"{len(sizes)} sizes for dimension {header['dimension']}")
         dtype = _dtype(header)
     except (KeyError, TypeError, ValueError) as error:
         raise SourceError(
-            f"{name}: has no valid fields 'sizes', 'type' and 'endian' ({error}). Write or copy the file again."
+            f"{name}: has no valid fields 'dimension', 'sizes', 'type' and 'endian' ({untrusted.one_line(error)}). "
+            "Write or copy the file again."
         ) from error
     spatial = _spatial_axes(header, len(sizes))
     others = [axis for axis in range(len(sizes)) if axis not in spatial]
     channels = math.prod(sizes[axis] for axis in others)
-    if len(spatial) not in (2, 3) or sum(sizes[axis] > 1 for axis in others) > 1 or not min(sizes):
+    if len(spatial) not in (2, 3) or sum(sizes[axis] > 1 for axis in others) > 1 or min(sizes) < 1:
         raise SourceError(
             f"{name}: has sizes {tuple(sizes)}; expected three axes of a volume, and one more for its channels."
         )
@@ -221,18 +243,15 @@ def _grid(header: Mapping[str, Any], spatial: Sequence[int]) -> VoxelGrid:
     return VoxelGrid(spacing_of([float(spacings[axis]) for axis in reversed(spatial)]))
 
 
-def _file(header: Mapping[str, Any], path: Path, name: str) -> Path:
-    """Return the file of the samples.
+def _file(listed: str, path: Path) -> Path:
+    """Return the file of the samples, which a header names.
 
     Raises:
-        SourceError: There are several.
+        SourceError: There are several, or it is not beside the header.
     """
-    listed = header.get("data file", header.get("datafile"))
-    if listed is None:
-        return path
-    if "%" in str(listed) or str(listed).upper().startswith("LIST"):
-        raise SourceError(_several(name))
-    return path.parent / str(listed)
+    if "%" in listed:
+        raise SourceError(_several(str(path)))
+    return untrusted.beside(path, listed)
 
 
 def _several(name: str) -> str:
@@ -241,16 +260,30 @@ def _several(name: str) -> str:
     )
 
 
-def _start(found: NrrdHeader, file: File) -> int:
-    """Return the first byte of raw samples."""
-    if found.from_end:
-        return file.num_bytes - found.description.samples.nbytes
-    start = found.description.samples.offset
-    for _ in range(found.lines):
-        while bytes(file.read(start, 1)) != b"\n":
-            start += 1
-        start += 1
-    return start + found.skip
+def _after_lines(file: File, start: int, lines: int) -> int:
+    """Return the byte behind some lines of a file.
+
+    Raises:
+        SourceError: There are fewer lines.
+    """
+    while lines > 0:
+        part = file.read(start, min(compressed.CHUNK, file.num_bytes - start))
+        ends = np.flatnonzero(np.frombuffer(part, np.uint8) == ord("\n"))
+        if not part:
+            raise SourceError(
+                f"{file.path}: is truncated: it ends {lines} lines before its samples. Write or copy the file again."
+            )
+        start += int(ends[lines - 1]) + 1 if lines <= len(ends) else len(part)
+        lines -= len(ends)
+    return start
+
+
+def _compressed_skip(found: NrrdHeader, start: int) -> int:
+    """Return how many decompressed bytes are left out before the samples."""
+    if not found.from_end:
+        return found.skip
+    num_bytes = compressed.length(found.file, found.encoding, start)
+    return max(num_bytes - found.description.samples.nbytes, 0)
 
 
 def _dtype(header: Mapping[str, Any]) -> np.dtype[Any]:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tfbig.errors import SourceError
+from tfbig.sources import untrusted
 from tfbig.sources.files import PathLike
 from tfbig.sources.volumes import dicom
 from tfbig.sources.volumes.dicom import describe_dicom, open_dicom
 from tfbig.sources.volumes.nifti import describe_nifti, open_nifti
-from tfbig.sources.volumes.nrrd import describe_nrrd, open_nrrd
+from tfbig.sources.volumes.nrrd import describe_nrrd, open_nrrd, read_header
 from tfbig.sources.volumes.raw import Description, RawVolume
 from tfbig.sources.volumes.volume import Volume
 
@@ -93,6 +94,21 @@ def describe_volume(path: PathLike) -> Description:
     return _reader(path).describe(path)
 
 
+def files_of(path: PathLike) -> list[Path]:
+    """Return the files that are read for a volume: itself, the samples that its header names, the files of a folder.
+
+    Args:
+        path: As in `open_volume`; where it does not exist or is damaged, only itself is returned.
+    """
+    found = [Path(path)]
+    if found[0].is_dir():
+        return [*found, *sorted(found[0].iterdir())]
+    try:
+        return [*found, read_header(path).file] if _reader(path) is NRRD else found
+    except SourceError:  # which is raised again when the volume is opened
+        return found
+
+
 def _reader(path: PathLike) -> Reader:
     """Return the reader of a file or folder.
 
@@ -103,10 +119,13 @@ def _reader(path: PathLike) -> Reader:
         raise SourceError(
             f"{path}: there is no such file. Check the path (working directory: {os.getcwd()})."
         )
+    if Path(path).is_dir():
+        return DICOM
+    untrusted.regular_file(path)
     suffix = suffix_of(path)
     if suffix is not None:
         return READERS[suffix]
-    if Path(path).is_dir() or dicom.is_series(path):
+    if dicom.is_series(path):
         return DICOM
     raise SourceError(
         f"{path}: is no volume; expected one of {', '.join(VOLUME_SUFFIXES)}, a DICOM file, or the folder of a "

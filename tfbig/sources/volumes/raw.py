@@ -176,15 +176,21 @@ def volume_of(array: npt.NDArray[Any]) -> Volume:
     return RawVolume(File(array.filename), Description(samples, VoxelGrid()))
 
 
-def scratch(parts: Iterable[bytes | bytearray | memoryview], num_bytes: int, name: str) -> File:
+def scratch(
+    parts: Iterable[bytes | memoryview],
+    num_bytes: int,
+    name: str,
+    places: Iterable[int] | None = None,
+) -> File:
     """Return a file without a name that holds decoded samples; the system deletes it when it is closed.
 
     It lies in the temporary folder, which the variable TMPDIR sets.
 
     Args:
-        parts: The bytes, in order.
+        parts: The bytes.
         num_bytes: Their number.
         name: Path of the file that is decoded, for error messages.
+        places: Byte at which each part begins; by default they follow one another.
 
     Raises:
         BudgetError: The temporary folder has less free space.
@@ -200,12 +206,17 @@ def scratch(parts: Iterable[bytes | bytearray | memoryview], num_bytes: int, nam
     with tempfile.TemporaryFile(dir=folder) as temporary:
         written = 0
         try:
-            for part in parts:
-                written += temporary.write(part)
+            if places is None:
+                for part in parts:
+                    written += temporary.write(part)
+            else:
+                for place, part in zip(places, parts, strict=False):
+                    temporary.seek(place)
+                    written += temporary.write(part)
             temporary.flush()
+        except SourceError:  # of the parts; it is an OSError too
+            raise
         except OSError as error:
-            if type(error) is not OSError:  # of a damaged file, such as gzip.BadGzipFile
-                raise
             raise SourceError(
                 f"{name}: its decoded samples cannot be written to {folder}: {error.strerror}."
             ) from error

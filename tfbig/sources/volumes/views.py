@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig.errors import SourceError
+from tfbig.sources import untrusted
 from tfbig.sources.source import RowArray
 from tfbig.sources.volumes.grid import Spacing, VoxelGrid
 from tfbig.sources.volumes.volume import Box, Volume, VolumeView
@@ -184,7 +185,7 @@ def size_at(volume: Volume, spacing: Spacing) -> tuple[int, int, int]:
         spacing: Millimetres from plane to plane, row to row and column to column.
 
     Raises:
-        SourceError: The spacing of the volume is unknown.
+        SourceError: The spacing of the volume is unknown, or far too large.
     """
     if volume.spacing is None:
         raise SourceError(
@@ -192,10 +193,16 @@ def size_at(volume: Volume, spacing: Spacing) -> tuple[int, int, int]:
             "header, or "
             "leave out the spacing."
         )
-    planes, rows, columns = (
-        max(round(n * old / new), 1)
-        for n, old, new in zip(volume.shape, volume.spacing, spacing, strict=False)
-    )
+    with untrusted.reading(volume.name, f"cannot be resampled to {tuple(spacing)} mm"):
+        planes, rows, columns = (
+            max(round(n * old / new), 1)
+            for n, old, new in zip(volume.shape, volume.spacing, spacing, strict=False)
+        )
+        voxel = volume.shape[3] * volume.dtype.itemsize
+        voxels = math.prod(volume.shape[:3])
+        untrusted.check_size(
+            volume.name, planes * rows * columns * voxel, "its voxels", stored=voxels * voxel
+        )
     return planes, rows, columns
 
 
@@ -242,7 +249,7 @@ def check_same_grid(volume: Volume, other: Volume, what: str) -> None:
         )
     distance = volume.grid.differs(other.grid, volume.shape[:3])
     voxel = min(other.spacing or (1.0, 1.0, 1.0))
-    if distance > SAME_PLACE * voxel:
+    if not distance <= SAME_PLACE * voxel:
         raise SourceError(
             f"{volume.name}: lies {distance:.3g} mm away from {what}, {other.name} "
             f"({_orientations(volume.grid, other.grid)}); "
