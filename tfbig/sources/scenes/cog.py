@@ -16,9 +16,9 @@ from rasterio.errors import RasterioError
 
 from tfbig.errors import SourceError
 from tfbig.sources.files import PathLike
+from tfbig.sources.scenes.gdal import CACHE_BYTES, quiet
 from tfbig.sources.scenes.grid import MapGrid
 from tfbig.sources.scenes.mosaic import Band, Piece, write_vrt
-from tfbig.sources.scenes.raster import CACHE_BYTES, quiet
 from tfbig.sources.source import RowArray, Source
 from tfbig.sources.writing import atomic_write, resumable_folder
 
