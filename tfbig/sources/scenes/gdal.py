@@ -11,6 +11,7 @@ import warnings
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -140,11 +141,11 @@ class _Checked:
     """Checks files, each once.
 
     Attributes:
-        files: The files.
+        files: Name, length and time of the last change of each file, by its name.
     """
 
     def __init__(self) -> None:
-        self.files: dict[str, None] = {}
+        self.files: dict[str, tuple[str, int, int]] = {}
         self._sources: dict[Path, tuple[str, tuple[int, int] | None]] = {}
         self._names: dict[str, list[tuple[str, str]]] = {}
         self._depth = 0
@@ -155,7 +156,7 @@ class _Checked:
             raise SourceError(
                 f"{path}: is a VRT that others show, more than {MOST_VRTS} deep or in a circle. Correct its sources."
             )
-        self.files[str(path)] = None
+        self._add(path)
         self._depth += 1
         text = vrt.rewritten(path, self._source)
         self._depth -= 1
@@ -163,20 +164,15 @@ class _Checked:
 
     def image(self, path: Path, driver: str) -> tuple[int, int]:
         """Check an image and the files beside it that belong to it, and return its rows and columns."""
-        untrusted.regular_file(path)
-        self.files[str(path)] = None
+        before = len(self.files)
+        self._add(path)
         for beside in self._beside(path):
             self._companion(path, beside)
-        with _opened(path, os.path.abspath(path), driver) as dataset:
-            for domain in _LEADING:
-                with untrusted.reading(path):
-                    leads = dataset.tags(ns=domain)
-                if leads:
-                    raise SourceError(
-                        f"{path}: its metadata name another file with overviews, which is not read. Write it again "
-                        "with gdal_translate."
-                    )
-            return dataset.height, dataset.width
+        return _size(os.path.abspath(path), driver, tuple(self.files.values())[before:])
+
+    def _add(self, path: Path) -> None:
+        status = untrusted.regular_file(path)
+        self.files[str(path)] = str(path), status.st_size, status.st_mtime_ns
 
     def _source(self, path: Path) -> tuple[str, tuple[int, int] | None]:
         """Return the name of a source of a VRT file for GDAL, and its rows and columns if it is no VRT itself."""
@@ -220,8 +216,19 @@ class _Checked:
                     f"{beside}: is a file of ERDAS, which is not read beside an image. Remove it."
                 )
         elif any(name in (whole + ending, path.stem.lower() + ending) for ending in _NOTES):
-            untrusted.regular_file(beside)
-            self.files[str(beside)] = None
+            self._add(beside)
+
+
+@lru_cache(maxsize=2**16)
+def _size(name: str, driver: str, _files: tuple[tuple[str, int, int], ...]) -> tuple[int, int]:
+    """Return the rows and columns of an image that names no other; it is opened once, and again when it has changed."""
+    with _opened(name, name, driver) as dataset, untrusted.reading(name):
+        if any(dataset.tags(ns=domain) for domain in _LEADING):
+            raise SourceError(
+                f"{name}: its metadata name another file with overviews, which is not read. Write it again with "
+                "gdal_translate."
+            )
+        return dataset.height, dataset.width
 
 
 def _driver_of(path: Path) -> str:
