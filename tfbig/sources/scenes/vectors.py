@@ -167,22 +167,19 @@ def _check_tables(path: PathLike) -> None:
     address = f"file:{quote(os.path.abspath(path))}?mode=ro&immutable=1"
     with closing(sqlite3.connect(address, uri=True)) as base:
         for kind, name, sql in base.execute("SELECT type, name, sql FROM sqlite_master").fetchall():
-            virtual = str(sql).upper().startswith("CREATE VIRTUAL")
-            if (
-                kind == "view"
-                or (virtual and not name.startswith("rtree_"))
-                or _computed(base, kind, name)
-            ):
+            if str(sql).upper().startswith("CREATE VIRTUAL"):
+                computed = not name.startswith("rtree_")
+            else:
+                computed = kind == "view" or (kind == "table" and _has_expressions(base, name))
+            if computed:
                 raise SourceError(
                     f"{path}: its table {untrusted.one_line(name, 60)} is computed as it is read, by a view or an "
                     "expression; expected stored rows. Export the layer to a new file."
                 )
 
 
-def _computed(base: sqlite3.Connection, kind: str, table: str) -> bool:
+def _has_expressions(base: sqlite3.Connection, table: str) -> bool:
     """Return whether a table has columns of expressions."""
-    if kind != "table":
-        return False
     hidden = base.execute("SELECT max(hidden) FROM pragma_table_xinfo(?)", (table,)).fetchone()[0]
     return hidden is not None and hidden > 1
 
