@@ -14,6 +14,7 @@ from scene_files import pixels, write_scene
 from tfbig.errors import SourceError
 from tfbig.sources import RasterSource, trial
 from tfbig.sources.scenes import gdal
+from tfbig.sources.scenes.raster import RasterSlide
 
 
 def image(folder: Path, name: str = "in.tif") -> Path:
@@ -124,6 +125,16 @@ def test_connections_are_off_in_this_process(tmp_path: Path) -> None:
     with nothing_arrives() as address, gdal.quiet(), pytest.raises(rasterio.errors.RasterioError):
         rasterio.open(f"/vsicurl/{address}/a.tif")
     trial.check("raster", image(tmp_path))
+
+
+@pytest.mark.parametrize("wrong", [pixels(8, 8, dtype="int16"), pixels(8, 8, 2), pixels(7, 8)])
+def test_overviews_of_another_image(tmp_path: Path, wrong: np.ndarray) -> None:
+    path = write_scene(tmp_path / "a.tif", pixels(16, 16))
+    write_scene(tmp_path / "a.tif.ovr", wrong)
+    with pytest.raises(SourceError, match=r"a\.tif: .*overview"):
+        for level in range(1, len(RasterSlide(path).levels)):
+            RasterSlide(path).level(level).read(0, 1)
+        raise SourceError("a.tif: no overview is used")
 
 
 def test_companions_of_real_scenes(tmp_path: Path) -> None:

@@ -229,7 +229,16 @@ class RasterSlide(Slide):
         )
 
     def _open(self, level: int) -> Source:
-        return self.scene if level == 0 else RasterSource(self.name, level)
+        if level == 0:
+            return self.scene
+        source = RasterSource(self.name, level)
+        shape = (*self.levels[level], self.shape[2])
+        if source.shape != shape or source.dtype != self.dtype:
+            raise SourceError(
+                f"{self.name}: its overview {level} is {source.shape} {source.dtype}; expected {shape} {self.dtype}, as "
+                "of the image. Write the overviews again, as by gdaladdo."
+            )
+        return source
 
     def describe(self) -> str:
         """Return one line with the size, bands, coordinate system and levels."""
