@@ -127,14 +127,53 @@ def test_connections_are_off_in_this_process(tmp_path: Path) -> None:
     trial.check("raster", image(tmp_path))
 
 
-@pytest.mark.parametrize("wrong", [pixels(8, 8, dtype="int16"), pixels(8, 8, 2), pixels(7, 8)])
-def test_overviews_of_another_image(tmp_path: Path, wrong: np.ndarray) -> None:
+def test_overviews_of_another_dtype(tmp_path: Path) -> None:
     path = write_scene(tmp_path / "a.tif", pixels(16, 16))
-    write_scene(tmp_path / "a.tif.ovr", wrong)
-    with pytest.raises(SourceError, match=r"a\.tif: .*overview"):
-        for level in range(1, len(RasterSlide(path).levels)):
-            RasterSlide(path).level(level).read(0, 1)
-        raise SourceError("a.tif: no overview is used")
+    write_scene(tmp_path / "a.tif.ovr", pixels(8, 8, dtype="int16"))
+    slide = RasterSlide(path)
+    with pytest.raises(
+        SourceError,
+        match=r"a\.tif: its overview 1 is \(8, 8, 1\) int16; expected \(8, 8, 1\) uint16",
+    ):
+        slide.level(1)
+
+
+def test_blocks_that_need_much_memory(tmp_path: Path) -> None:
+    options = {"tiled": True, "blockxsize": 65536, "blockysize": 65536, "SPARSE_OK": True}
+    size = {"height": 65536, "width": 65536, "count": 1, "dtype": "uint8"}
+    with gdal.quiet(), rasterio.open(tmp_path / "in.tif", "w", driver="GTiff", **size, **options):
+        pass
+    (tmp_path / "a.vrt").write_text(vrt(source("in.tif")))
+    for name in ("in.tif", "a.vrt"):
+        assert "a block of its pixels would take 4.0 GiB" in refused(tmp_path / name)
+
+
+@pytest.mark.parametrize("dtype", ["complex_int16", "complex64"])
+def test_complex_samples(tmp_path: Path, dtype: str) -> None:
+    size = {"height": 8, "width": 8, "count": 1, "dtype": dtype}
+    with gdal.quiet(), rasterio.open(tmp_path / "in.tif", "w", driver="GTiff", **size):
+        pass
+    assert f"its samples are {dtype}; expected integers or floats" in refused(tmp_path / "in.tif")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ZeroDivisionError("by zero"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "x"), KeyError("a")],
+)
+def test_errors_of_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    path = image(tmp_path)
+
+    def fail(*_: object) -> None:
+        raise error
+
+    scene = RasterSource(path)
+    monkeypatch.setattr("tfbig.sources.scenes.raster.Window", fail)
+    with pytest.raises(SourceError, match=r"in\.tif: rows 0:1 from column 0 cannot be read"):
+        scene.read(0, 1)
+    monkeypatch.setattr("tfbig.sources.scenes.raster.MapGrid.of", fail)
+    assert "cannot be read" in refused(path)
 
 
 def test_companions_of_real_scenes(tmp_path: Path) -> None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import warnings
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import rasterio
+from rasterio.enums import Interleaving
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
 
 from tfbig.errors import SourceError
@@ -137,6 +139,29 @@ def first_reason(error: BaseException) -> str:
     return str(error)
 
 
+def check_block(path: PathLike, dataset: Any, files: Iterable[PathLike]) -> None:
+    """Raise SourceError if a block of a dataset takes far more memory than the files have bytes.
+
+    Args:
+        path: The file, for the error.
+        dataset: The dataset; GDAL decodes a whole block to read a pixel of it.
+        files: The files that it is read from.
+    """
+    pixels = max((rows * columns for rows, columns in dataset.block_shapes), default=0)
+    bands = dataset.count if dataset.interleaving == Interleaving.pixel else 1
+    stored = sum(untrusted.regular_file(file).st_size for file in files)
+    untrusted.check_size(
+        path, pixels * bands * _bytes_of(dataset.dtypes), "a block of its pixels", stored
+    )
+
+
+def _bytes_of(dtypes: Iterable[str]) -> int:
+    """Return the bytes of the largest sample; rasterio has names that NumPy has not, as complex_int16."""
+    return max(
+        (np.dtype(name).itemsize if name in np.sctypeDict else 16 for name in dtypes), default=1
+    )
+
+
 class _Checked:
     """Checks files, each once.
 
@@ -220,7 +245,7 @@ class _Checked:
 
 
 @lru_cache(maxsize=2**16)
-def _size(name: str, driver: str, _files: tuple[tuple[str, int, int], ...]) -> tuple[int, int]:
+def _size(name: str, driver: str, files: tuple[tuple[str, int, int], ...]) -> tuple[int, int]:
     """Return the rows and columns of an image that names no other; it is opened once, and again when it has changed."""
     with _opened(name, name, driver) as dataset, untrusted.reading(name):
         if any(dataset.tags(ns=domain) for domain in _LEADING):
@@ -228,6 +253,7 @@ def _size(name: str, driver: str, _files: tuple[tuple[str, int, int], ...]) -> t
                 f"{name}: its metadata name another file with overviews, which is not read. Write it again with "
                 "gdal_translate."
             )
+        check_block(name, dataset, [file for file, _, _ in files])
         return dataset.height, dataset.width
 
 

@@ -67,6 +67,10 @@ class RasterLabels(Labels):
     """
 
     def __init__(self, path: PathLike, scene: RasterSource) -> None:
+        with untrusted.reading(path, "cannot be placed on the scene"):
+            self._open(path, scene)
+
+    def _open(self, path: PathLike, scene: RasterSource) -> None:
         source = RasterSource(path)
         if source.shape[2] != 1:
             raise SourceError(
@@ -147,9 +151,10 @@ class VectorLabels(Labels):
         table = read_outlines(path, scene, column)
         _check_coordinates(path, table)
         self.name, self.grid, self.is_value = str(path), scene.grid, numbers is None
-        self.shapes: npt.NDArray[Any] = np.asarray(table.geometry.to_numpy())
-        self.burned = _burned(path, table, column, numbers)
-        self.tree = shapely.STRtree(self.shapes)
+        with untrusted.reading(path, "cannot be placed on the scene"):
+            self.shapes: npt.NDArray[Any] = np.asarray(table.geometry.to_numpy())
+            self.burned = _burned(path, table, column, numbers)
+            self.tree = shapely.STRtree(self.shapes)
 
     def read(self, window: Window) -> Part:
         """Return the labels of a window; all are known of classes, those with an outline of values."""

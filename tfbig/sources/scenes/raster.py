@@ -86,6 +86,7 @@ class RasterSource(Source):
     def _describe(self, path: PathLike, dataset: Any, level: int, onto: Onto) -> None:
         """Take the shape, grid, bands and levels from the dataset, or from it resampled to another grid."""
         _check_images(path, dataset)
+        gdal.check_block(path, dataset, self.files)
         if onto is not None:
             dataset = self._dataset = _warped(path, dataset, *onto)
         colours = dataset.colorinterp
@@ -112,14 +113,8 @@ class RasterSource(Source):
         overviews = dataset.overviews(self._indexes[0]) if level == 0 else []
         self.levels = ((shape[0], shape[1]), *(_reduced(shape, n) for n in overviews))
         rows, columns = dataset.block_shapes[0]
-        block = rows * columns * shape[2] * self.dtype.itemsize
-        untrusted.check_size(path, block, "a block of its pixels", self._stored())
         across = -(-shape[1] // columns) * columns
         self._cache = min(2 * rows * across * shape[2] * self.dtype.itemsize, _MAX_CACHE_BYTES)
-
-    def _stored(self) -> int:
-        """Return the bytes of all files that are read."""
-        return sum(untrusted.regular_file(file).st_size for file in self.files)
 
     def close(self) -> None:
         """Close the file; reading then raises SourceError."""
@@ -235,8 +230,8 @@ class RasterSlide(Slide):
         shape = (*self.levels[level], self.shape[2])
         if source.shape != shape or source.dtype != self.dtype:
             raise SourceError(
-                f"{self.name}: its overview {level} is {source.shape} {source.dtype}; expected {shape} {self.dtype}, as "
-                "of the image. Write the overviews again, as by gdaladdo."
+                f"{self.name}: its overview {level} is {source.shape} {source.dtype}; expected {shape} {self.dtype}, "
+                "as of the image. Write the overviews again, as by gdaladdo."
             )
         return source
 
