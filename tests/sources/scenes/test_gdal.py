@@ -95,6 +95,13 @@ def test_metadata_that_name_overviews(tmp_path: Path, domain: str) -> None:
             assert "name another file with overviews" in refused(path)
 
 
+def test_mask_beside_a_vrt(tmp_path: Path) -> None:
+    image(tmp_path)
+    (tmp_path / "a.vrt").write_text(vrt(source("in.tif")))
+    image(tmp_path, "mask.tif").rename(tmp_path / "a.vrt.msk")
+    assert "is a mask of a VRT file" in refused(tmp_path / "a.vrt")
+
+
 def test_files_of_erdas_beside_an_image(tmp_path: Path) -> None:
     path = image(tmp_path)
     (tmp_path / "in.aux").write_bytes(b"EHFA_HEADER_TAG\0")

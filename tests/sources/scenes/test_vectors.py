@@ -99,6 +99,14 @@ def test_coordinate_systems_at_an_address(
 
 
 @pytest.mark.parametrize(
+    "text", ['"crs"/*', '"crs":/*', '"crs":{},', '"' * 8, '"a\\', '"a" ', "'crs'"]
+)
+def test_texts_that_repeat(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.geojson").write_text("{" + text * (2**20 // len(text)))
+    refused(tmp_path / "a.geojson")
+
+
+@pytest.mark.parametrize(
     "computed",
     [
         "CREATE VIEW b AS SELECT fid, geom, hex(zeroblob(400000000)) AS kind FROM a",

@@ -181,6 +181,11 @@ class _Checked:
             raise SourceError(
                 f"{path}: is a VRT that others show, more than {MOST_VRTS} deep or in a circle. Correct its sources."
             )
+        mask = path.with_name(path.name + ".msk")
+        if mask.exists():
+            raise SourceError(
+                f"{mask}: is a mask of a VRT file, which is not read. Name it in the VRT, as MaskBand."
+            )
         self._add(path)
         self._depth += 1
         text = vrt.rewritten(path, self._source)

@@ -32,12 +32,13 @@ _BESIDE: Final = {
     ".gpkg": (".gpkg-wal", ".gpkg-shm", ".gpkg-journal"),
 }
 """Endings of the files that belong to one."""
-_NAME: Final = re.compile(rb'"((?:[^"\\]|\\.){0,300})"\s*:')
+_NAME: Final = re.compile(rb'(?<!\\)"((?:[^"\\]|\\.){0,300})"\s*:')
 _CRS: Final = re.compile(
-    rb"([\"'])(?:c|\\u00[46]3)(?:r|\\u00[57]2)(?:s|\\u00[57]3)\1(?:\s|/\*.*?\*/|//[^\n]*)*:\s*(?=[^\s\"'])",
-    re.IGNORECASE | re.DOTALL,
+    rb"([\"'])(?:c|\\u00[46]3)(?:r|\\u00[57]2)(?:s|\\u00[57]3)\1\s*(?:(/)|:\s*([{/]))",
+    re.IGNORECASE,
 )
-"""The name of a coordinate system that is no text; names have any case and may be written as numbers of letters."""
+"""The name of a coordinate system that is an object; names have any case and may be written as numbers of letters."""
+_MOST_SYSTEMS: Final = 100
 _MOST_CRS: Final = 2**16
 
 
@@ -146,10 +147,14 @@ def _check_json(path: PathLike) -> None:
             names.add(found[1])
             if len(names) > MOST_COLUMNS:
                 _check_columns(path, len(names))
-        for found in _CRS.finditer(content):
-            _check_system(
-                path, content[found.end() : found.end() + _MOST_CRS].decode(errors="replace")
-            )
+        for number, system in enumerate(_CRS.finditer(content)):
+            start = system.end() - 1
+            if number == _MOST_SYSTEMS or content[start : start + 1] == b"/":
+                raise SourceError(
+                    f"{path}: cannot be read as outlines: it has a comment, or more than {_MOST_SYSTEMS} coordinate "
+                    "systems. Write it again."
+                )
+            _check_system(path, content[start : start + _MOST_CRS].decode(errors="replace"))
 
 
 def _check_system(path: PathLike, text: str) -> None:
