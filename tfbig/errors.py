@@ -104,7 +104,7 @@ class WorkerError(TfbigError, RuntimeError):
     """
 
 
-def one_line(error: object, most: int = 0) -> str:
+def one_line(error: object, most: int = 300) -> str:
     r"""Return the text of an error, or any other text, as one line that can be printed.
 
     Libraries put several lines, and what stands in a damaged file, into their errors.

@@ -4,43 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import mutations
 import numpy as np
 import pytest
 import volume_mutations
-from samples import ENVIRONMENT, PROGRAMS
+from damaged_workers import run_worker
 
-SECONDS = 20
-"""Time limit of a file; most take milliseconds."""
-
-
-def run_worker(paths: list[Path]) -> dict[str, str]:
-    """Read files in a separate process, which is restarted after a file that crashes it; return the outcomes."""
-    outcomes: dict[str, str] = {}
-    waiting = list(paths)
-    while waiting:
-        program = [sys.executable, str(PROGRAMS / "damaged_files.py"), str(SECONDS)]
-        done = subprocess.run(
-            [*program, *map(str, waiting)],
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=60 + SECONDS * len(waiting),
-            check=False,
-        )
-        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        for line in lines:
-            outcomes |= line
-        if len(lines) == len(waiting):
-            break
-        reason = f"the interpreter ended with {done.returncode}: {done.stderr[-300:]}"
-        outcomes[str(waiting[len(lines)])] = reason
-        waiting = waiting[len(lines) + 1 :]
-    return outcomes
+PROGRAM = "damaged_files.py"
 
 
 @pytest.mark.slow
@@ -55,7 +27,7 @@ def test_damaged_files(tmp_path: Path, count: int) -> None:
         seed = seeds[number % len(seeds)]
         paths.append(tmp_path / "files" / f"{number:04}-{seed.name}")
         mutations.damaged(seed, paths[-1], rng)
-    outcomes = run_worker(paths)
+    outcomes = run_worker(PROGRAM, paths)
     check(outcomes)
     assert len(outcomes) == count
     assert list(outcomes.values()).count("refused") > count / 10
@@ -86,7 +58,7 @@ def test_damaged_volumes(seed: int, tmp_path: Path) -> None:
         kind = volume_mutations.KINDS[number % len(volume_mutations.KINDS)]
         paths.append(target / f"{number:04}-{kind}")
         volume_mutations.damaged(seeds / kind, paths[-1], rng)
-    outcomes = run_worker(paths)
+    outcomes = run_worker(PROGRAM, paths)
     check(outcomes)
     assert len(outcomes) == len(paths)
     for outcome in ("read", "refused"):
@@ -103,7 +75,7 @@ def test_one_changed_byte_of_compressed_volumes(seed: int, tmp_path: Path) -> No
         paths.append(target / f"{number:04}-{kind}")
         volume_mutations.flipped(seeds / kind, paths[-1], rng)
         shutil.copy(seeds / volume_mutations.EXPECTED, paths[-1].with_suffix(".npy"))
-    outcomes = run_worker(paths)
+    outcomes = run_worker(PROGRAM, paths)
     check(outcomes)
     assert len(outcomes) == len(paths)
     assert list(outcomes.values()).count("refused") > 0.9 * len(paths)
@@ -113,4 +85,4 @@ def test_one_changed_byte_of_compressed_volumes(seed: int, tmp_path: Path) -> No
 def test_volumes_that_hold_gigabytes_of_zeros(tmp_path: Path) -> None:
     (tmp_path / "volumes").mkdir()
     volume_mutations.bombs(tmp_path / "volumes")
-    check(run_worker(sorted((tmp_path / "volumes").iterdir())), ("refused",))
+    check(run_worker(PROGRAM, sorted((tmp_path / "volumes").iterdir())), ("refused",))

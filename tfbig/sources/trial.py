@@ -24,14 +24,15 @@ SECONDS: Final = 300
 PROGRAM: Final = Path(__file__).with_name("trial_program.py")
 
 
-def check(kind: str, path: PathLike) -> None:
+def check(kind: str, path: PathLike, text: str = "") -> None:
     """Raise SourceError if a library ends its process on a file, does not return, or may harm this process.
 
     A file is tried once, and again when it has changed.
 
     Args:
-        kind: "hdf5", "openslide" or "zarr".
+        kind: "hdf5", "openslide", "raster" or "zarr".
         path: The file, or the folder of a zarr array.
+        text: What is opened in place of the file: the text of a VRT file, or by default its name.
 
     Raises:
         SourceError: The process ended, or took more than `SECONDS`; HDF5 cannot read the file; or there is none.
@@ -40,14 +41,13 @@ def check(kind: str, path: PathLike) -> None:
         status = os.stat(path)
     except OSError as error:
         raise SourceError(f"{path}: cannot be opened: {error.strerror}. Check the path.") from error
-    _check(kind, os.fspath(path), status.st_size, status.st_mtime_ns)
+    _check(kind, os.fspath(path), text, status.st_size, status.st_mtime_ns)
 
 
 @lru_cache(maxsize=2**14)
-def _check(kind: str, name: str, size: int, time_ns: int) -> None:
-    reason = _PROCESS.attempt(
-        kind, os.path.abspath(name)
-    )  # this process may have changed its directory
+def _check(kind: str, name: str, text: str, size: int, time_ns: int) -> None:
+    # the absolute path, because this process may have changed its directory
+    reason = _PROCESS.attempt(kind, text or os.path.abspath(name))
     if reason:
         raise SourceError(
             f"{name}: {reason} ({size} bytes). The file is damaged; copy or write it again."

@@ -60,6 +60,30 @@ def open_slide(name: str) -> str:
     return ""
 
 
+def open_raster(name: str) -> str:
+    """Decode three pixels of each level of an image; errors are left to the other process.
+
+    Args:
+        name: Path of the image, or the text of a VRT file.
+    """
+    import rasterio
+    from rasterio.windows import Window
+
+    options = {"driver": "VRT"} if name.startswith("<") else {}
+    with suppress(Exception), rasterio.Env(GDAL_CACHEMAX=2**26):
+        with rasterio.open(name, **options) as image:
+            levels = len(image.overviews(1))
+        for level in (None, *range(levels)):
+            chosen = {} if level is None else {"overview_level": level}
+            with rasterio.open(name, **options, **chosen) as image:
+                for share in (0, 0.5, 1):
+                    left, top = (int((n - 1) * share) for n in (image.width, image.height))
+                    window = Window(left, top, 1, 1)
+                    image.read(window=window)
+                    image.read_masks(1, window=window)
+    return ""
+
+
 def open_zarr(name: str) -> str:
     """Decode the first and the last sample of an array, and so its first and last chunk; errors are left over."""
     import zarr
@@ -76,7 +100,12 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(ValueError, OSError):  # a lower limit, or a system without this one
         resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-    functions = {"hdf5": open_hdf5, "openslide": open_slide, "zarr": open_zarr}
+    functions = {
+        "hdf5": open_hdf5,
+        "openslide": open_slide,
+        "raster": open_raster,
+        "zarr": open_zarr,
+    }
     for line in sys.stdin:
         kind, name = json.loads(line)
         print(json.dumps(functions[kind](name)), flush=True)

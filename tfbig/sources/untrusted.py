@@ -15,9 +15,6 @@ from tfbig.units import format_bytes
 ALWAYS_ALLOWED = 2**30
 """Bytes that any file may become in memory or on the disk."""
 
-MOST_TEXT = 300
-"""Most characters of an error of a library that are repeated."""
-
 MOST_EXPANSION = 100
 """Bytes that each byte of a larger file may become: photographs and labels compress less."""
 
@@ -42,7 +39,7 @@ def reading(path: PathLike, what: str = "cannot be read") -> Iterator[None]:
             f"{path}: {what}: it needs more memory than there is. If the file is whole, give the process more memory."
         ) from error
     except Exception as error:
-        reason = one_line(error, MOST_TEXT).rstrip(".")
+        reason = one_line(error).rstrip(".")
         raise SourceError(
             f"{path}: {what}: {reason}. The file is damaged, or of a kind that is not supported; write or copy it "
             "again."
@@ -61,7 +58,7 @@ def regular_file(path: PathLike) -> os.stat_result:
     try:
         status = os.stat(path)
     except (OSError, ValueError) as error:  # ValueError: a null character
-        reason = getattr(error, "strerror", None) or one_line(error, MOST_TEXT)
+        reason = getattr(error, "strerror", None) or one_line(error)
         raise SourceError(f"{path}: cannot be opened: {reason}. Check the path.") from error
     if not stat.S_ISREG(status.st_mode):
         raise SourceError(f"{path}: is not a regular file, but a folder, a pipe or a device.")
@@ -103,7 +100,7 @@ def beside(header: PathLike, name: str) -> Path:
     path = folder / name
     if not os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep):
         raise SourceError(
-            f"{header}: names the file {one_line(name, MOST_TEXT)!r}, which is not in its own folder. Copy both into "
+            f"{header}: names the file {one_line(name)!r}, which is not in its own folder. Copy both into "
             "one folder, and name the file relative to it."
         )
     try:

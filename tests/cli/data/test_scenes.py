@@ -242,17 +242,31 @@ def test_scenes_of_several_coordinate_systems(
     )
 
 
-@pytest.mark.parametrize("file", ["s0.tif", "l0.tif", "named"])
+@pytest.mark.parametrize("file", ["s0.tif", "l0.tif", "named", "beside", "inner", "outlines"])
 def test_confine(file: str, folder: Path) -> None:
-    """A link, for a scene and for a label, and a VRT file that names a file elsewhere."""
+    """Links, and VRT files whose files are elsewhere: of their own, beside it, or of a VRT file that they name."""
     within = settings(folder, class_names=NAMES, confine=True)
     assert len(scenes.load(within).train) == 2
     outside = folder.parent / f"{folder.name}-outside.tif"
-    if file == "named":
+    table = folder / "t.csv"
+    if file in ("named", "inner"):
         (folder / "s0.tif").rename(outside)
         stack_bands(folder / "s0.vrt", [outside])
-        table = folder / "t.csv"
+        if file == "inner":
+            (folder / "s0.vrt").rename(folder / "hidden.tif")
+            text = (folder / "hidden.tif").read_text().replace(str(outside), "hidden.tif")
+            (folder / "s0.vrt").write_text(text.replace('relativeToVRT="0"', 'relativeToVRT="1"'))
         table.write_text(table.read_text().replace("s0.tif", "s0.vrt"))
+    elif file == "beside":
+        outside.write_text("10\n0\n0\n-10\n500005\n5999995\n")
+        (folder / "s0.tfw").symlink_to(outside)
+    elif file == "outlines":
+        geopandas.GeoDataFrame(
+            geometry=[shapely.box(5e5, 5.9995e6, 5.005e5, 6e6)], crs="EPSG:32632"
+        ).to_file(folder / "l0.shp")
+        (folder / "l0.dbf").rename(outside)
+        (folder / "l0.dbf").symlink_to(outside)
+        table.write_text(table.read_text().replace("l0.tif", "l0.shp"))
     else:
         (folder / file).rename(outside)
         (folder / file).symlink_to(outside)

@@ -215,4 +215,9 @@ def test_labels_and_weights_as_sources(tmp_path: Path) -> None:
 
 
 def test_class_names() -> None:
-    assert class_names(["a", 3.0, 4, 2.5]) == ["a", "3", "4", "2.5"]
+    assert class_names("a.gpkg", "kind", ["a", 3.0, 4, 2.5]) == ["a", "3", "4", "2.5"]
+    for gap in (None, np.nan, np.inf, -np.inf):
+        with pytest.raises(
+            SourceError, match=r"a\.gpkg: has an outline without a class in column kind"
+        ):
+            class_names("a.gpkg", "kind", [1.0, gap])

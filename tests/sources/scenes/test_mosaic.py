@@ -61,3 +61,9 @@ def test_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="has dtype uint8, but"):
         stack_bands(target, [first, bytes_])
     assert not target.exists()
+
+
+def test_dtypes_that_vrt_has_not(tmp_path: Path) -> None:
+    write_scene(tmp_path / "a.tif", pixels(8, 8).astype("int64"))
+    with pytest.raises(SourceError, match=r"a\.tif: has dtype int64; expected one of uint8"):
+        stack_bands(tmp_path / "a.vrt", [tmp_path / "a.tif"])

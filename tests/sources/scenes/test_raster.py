@@ -174,7 +174,7 @@ def test_axes_in_another_order(tmp_path: Path) -> None:
 
 
 def test_other_files(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="there is no such file"):
+    with pytest.raises(SourceError, match=r"none\.tif: cannot be opened: No such file"):
         RasterSource(tmp_path / "none.tif")
     (tmp_path / "a.png").write_bytes(b"")
     with pytest.raises(SourceError, match="is not read as a scene"):
@@ -191,7 +191,7 @@ def test_a_vrt_file_does_not_read_from_a_network(tmp_path: Path) -> None:
         "</SimpleSource></VRTRasterBand></VRTDataset>"
     )
     (tmp_path / "a.vrt").write_text(text)
-    with pytest.raises(SourceError, match="refers to a network or an archive"):
+    with pytest.raises(SourceError, match=r"names the source .* in a network, an archive"):
         tfbig.open(tmp_path / "a.vrt")
 
 

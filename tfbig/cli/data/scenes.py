@@ -17,6 +17,7 @@ from tfbig.cli.data import splits
 from tfbig.cli.data.splits import SPLITS, Row
 from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.scene_settings import SceneSettings
+from tfbig.sources.scenes import vectors
 from tfbig.sources.scenes.labels import (
     VECTORS,
     Labels,
@@ -273,14 +274,14 @@ def _open_scene(row: Row, table: Path) -> tuple[RasterSource, Path]:
 
 
 def _files(opened: Iterable[tuple[RasterSource, Path]]) -> Iterator[str | Path]:
-    """Yield the files of scenes and their labels, and those that VRT files among them name."""
+    """Yield the files of scenes and their labels, and all that these lead to."""
     for scene, label in opened:
         yield from scene.files
         yield label
-        if label.suffix.lower() not in VECTORS:
-            with contextlib.suppress(
-                SourceError
-            ):  # reported when the scene is opened with its labels
+        with contextlib.suppress(SourceError):  # reported when the scene is opened with its labels
+            if label.suffix.lower() in VECTORS:
+                yield from vectors.files(label)
+            else:
                 yield from RasterSource(label).files
 
 
@@ -336,14 +337,10 @@ def _decided_classes(
             if path.suffix.lower() not in VECTORS:
                 numbers = max(numbers, *RasterLabels(path, scene).values(), -1)
                 continue
-            table = read_outlines(path)
+            names |= _classes_of(path, settings.label_column)
+            outlined = True
         except SourceError:  # which is reported when the scene is opened with its labels
             continue
-        outlined, column = True, settings.label_column
-        if column is None:
-            names.add(OUTLINED)
-        elif column in table.columns:  # else the scene is refused when its labels are opened
-            names |= set(class_names(table[column]))
     if outlined and numbers >= 0:
         raise FlagError(
             "--class-names is missing: some labels are rasters with numbers, others outlines with names. Name the "
@@ -354,6 +351,12 @@ def _decided_classes(
     if numbers > 65534:
         raise SourceError(f"the labels go up to {numbers}; expected class numbers up to 65534.")
     return replace(settings, class_names=tuple(map(str, range(max(numbers + 1, 2)))))
+
+
+def _classes_of(path: Path, column: str | None) -> set[str]:
+    """Return the names of the classes in a file of outlines."""
+    table = read_outlines(path, column=column)
+    return {OUTLINED} if column is None else {*class_names(path, column, table[column])}
 
 
 def _in_order(names: set[str]) -> list[str]:

@@ -398,7 +398,7 @@ def write_tables(
     if table:
         run_folder.write_csv(folder / run_folder.SLIDES, table)
     for name, reason in failed:
-        run_folder.save_failure(folder, name, one_line(reason).removeprefix(f"{name}: "))
+        run_folder.save_failure(folder, name, one_line(reason, most=0).removeprefix(f"{name}: "))
 
 
 def exit_code(folder: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -12,13 +13,13 @@ from typing import Any, Final, final
 import numpy as np
 import rasterio
 import rasterio.shutil
-from rasterio.errors import RasterioError
 
-from tfbig.errors import SourceError
+from tfbig.errors import SourceError, TfbigError, one_line
+from tfbig.sources import untrusted
 from tfbig.sources.files import PathLike
+from tfbig.sources.scenes.gdal import CACHE_BYTES, quiet
 from tfbig.sources.scenes.grid import MapGrid
 from tfbig.sources.scenes.mosaic import Band, Piece, write_vrt
-from tfbig.sources.scenes.raster import CACHE_BYTES, quiet
 from tfbig.sources.source import RowArray, Source
 from tfbig.sources.writing import atomic_write, resumable_folder
 from tfbig.system import output_folder
@@ -123,19 +124,18 @@ class BlockWriter:
                 f"{self.form.dtype}."
             )
         options = self._options(expected, self.form.grid.window(top, left))
-        try:
-            with (
-                atomic_write(self._file(block)) as part,
-                quiet(),
-                rasterio.open(part, "w", driver="GTiff", **options) as file,
-            ):
-                file.write(pixels.transpose(2, 0, 1))
-        except (RasterioError, OSError) as error:
-            raise SourceError(f"{self._file(block)}: cannot be written: {error}.") from error
+        with (
+            _writing(self._file(block)),
+            atomic_write(self._file(block)) as part,
+            quiet(),
+            rasterio.open(part, "w", driver="GTiff", **options) as file,
+        ):
+            file.write(pixels.transpose(2, 0, 1))
 
     def read(self, block: Rectangle) -> RowArray:
         """Return the pixels of a block that is written, `[rows, columns, bands]`."""
-        with quiet(), rasterio.open(self._file(block)) as file:
+        name = self._file(block)
+        with untrusted.reading(name), quiet(), rasterio.open(name, driver="GTiff") as file:
             return np.ascontiguousarray(file.read().transpose(1, 2, 0))
 
     def finish(self) -> None:
@@ -159,7 +159,7 @@ class BlockWriter:
             "num_threads": "ALL_CPUS",
             "sparse_ok": "YES",
         }
-        try:
+        with _writing(self.path):
             write_vrt(vrt, form.shape[:2], form.dtype, form.grid, self._bands(), tags=form.tags)
             with (
                 rasterio.Env(GDAL_CACHEMAX=CACHE_BYTES, GDAL_TIFF_INTERNAL_MASK=True),
@@ -170,8 +170,6 @@ class BlockWriter:
             output_folder.check_file(self.path)
             output_folder.record(self.path)
             whole.replace(self.path)
-        except (RasterioError, OSError) as error:
-            raise SourceError(f"{self.path}: cannot be written: {error}.") from error
         shutil.rmtree(self.folder)
 
     def _bands(self) -> Iterator[Band]:
@@ -247,6 +245,17 @@ def write_cog(
     for block in writer.blocks:
         writer.write(block, image.read_window(*block))
     writer.finish()
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Turn every exception of GDAL and the system into a SourceError that names the file."""
+    try:
+        yield
+    except TfbigError:
+        raise
+    except Exception as error:  # those of GDAL have no common class that is public
+        raise SourceError(f"{path}: cannot be written: {one_line(error)}.") from error
 
 
 def _intervals(extent: int, side: int) -> list[tuple[int, int]]:

@@ -12,19 +12,25 @@ import numpy.typing as npt
 import shapely
 from rasterio.warp import transform_bounds
 
-from tfbig.errors import SourceError
-from tfbig.sources import rasterizing
-from tfbig.sources.files import File, PathLike, optional
+from tfbig.errors import SourceError, one_line
+from tfbig.sources import rasterizing, untrusted
+from tfbig.sources.files import PathLike
+from tfbig.sources.scenes import vectors
 from tfbig.sources.scenes.grid import MapGrid
 from tfbig.sources.scenes.measured import FilledScene
 from tfbig.sources.scenes.raster import RasterSource
 from tfbig.sources.source import RowArray, View
 from tfbig.units import counted
 
-VECTORS: Final = (".geojson", ".json", ".gpkg", ".shp", ".fgb")
+VECTORS: Final = vectors.SUFFIXES
 """Suffixes of files of outlines."""
 _NUMBERS: Final = ("id", "fid", "ogc_fid", "objectid")
 """Columns in which files number their outlines."""
+_MOST_COORDINATE: Final = 1e12
+_FAR: Final = 2**16
+"""Pixels around a window within which outlines are drawn as they are."""
+_MOST_CROSSED: Final = 2e9
+"""Pixels that all lines near a window may cross: some seconds."""
 Bounds = tuple[float, float, float, float]
 """Least x and y, greatest x and y."""
 Window = tuple[tuple[int, int], tuple[int, int]]
@@ -61,6 +67,10 @@ class RasterLabels(Labels):
     """
 
     def __init__(self, path: PathLike, scene: RasterSource) -> None:
+        with untrusted.reading(path, "cannot be placed on the scene"):
+            self._open(path, scene)
+
+    def _open(self, path: PathLike, scene: RasterSource) -> None:
         source = RasterSource(path)
         if source.shape[2] != 1:
             raise SourceError(
@@ -138,11 +148,13 @@ class VectorLabels(Labels):
                 f"{scene.name}: has no coordinate system, which the outlines of {path} need. Write it to the file, as "
                 "by rio edit-info --crs, or use a raster of labels."
             )
-        table = read_outlines(path, scene)
-        self.grid, self.is_value = scene.grid, numbers is None
-        self.shapes: npt.NDArray[Any] = np.asarray(table.geometry.to_numpy())
-        self.burned = _burned(path, table, column, numbers)
-        self.tree = shapely.STRtree(self.shapes)
+        table = read_outlines(path, scene, column)
+        _check_coordinates(path, table)
+        self.name, self.grid, self.is_value = str(path), scene.grid, numbers is None
+        with untrusted.reading(path, "cannot be placed on the scene"):
+            self.shapes: npt.NDArray[Any] = np.asarray(table.geometry.to_numpy())
+            self.burned = _burned(path, table, column, numbers)
+            self.tree = shapely.STRtree(self.shapes)
 
     def read(self, window: Window) -> Part:
         """Return the labels of a window; all are known of classes, those with an outline of values."""
@@ -150,70 +162,70 @@ class VectorLabels(Labels):
         shape, grid = (bottom - top, right - left), self.grid.window(top, left)
         area = shapely.box(*_bounds(grid, shape))
         inside = np.sort(self.tree.query(area))
+        shapes = _clipped(self.name, self.shapes[inside], grid, shape)
         fill = np.nan if self.is_value else 0
         values = np.full(shape, fill, np.float32)
         if len(inside):
-            pairs = zip(self.shapes[inside], self.burned[inside].tolist(), strict=True)
-            rasterizing.draw(pairs, values, grid.transform)
+            pairs = zip(shapes, self.burned[inside].tolist(), strict=True)
+            drawn = ((s, value) for s, value in pairs if not s.is_empty)
+            with untrusted.reading(self.name, "cannot be drawn"):
+                rasterizing.draw(drawn, values, grid.transform)
         known = ~np.isnan(values)
         return np.where(known, values, np.float32(0)), known
 
 
-def read_outlines(path: PathLike, scene: RasterSource | None = None) -> Any:
+def read_outlines(
+    path: PathLike, scene: RasterSource | None = None, column: str | None = None
+) -> Any:
     """Return the outlines of a file as a GeoDataFrame, without missing and empty ones.
 
     Args:
         path: The file.
         scene: Scene whose area is read, in whose coordinate system the outlines are returned. Default: all as they are.
+        column: The only column to read; default: none.
 
     Raises:
-        SourceError: The file cannot be read, has no coordinate system, or does not overlap the scene; or geopandas is
-            not installed.
+        SourceError: The file cannot be read, has no such column or no coordinate system, or does not overlap the scene;
+            or geopandas is not installed.
     """
-    File(path)
-    geopandas, reason = optional("geopandas")
-    if geopandas is None:
+    info = vectors.information(path, bounds=True)
+    if column is not None and column not in info["fields"]:
+        names = one_line(", ".join(map(str, info["fields"])))
         raise SourceError(
-            f"{path}: outlines need geopandas ({reason}). Run pip install 'tfbig[scenes]'."
+            f"{path}: has no column {column}; expected one of {names or 'none at all'}. Check --label-column."
         )
-    pyogrio, _ = optional("pyogrio")
-    area: dict[str, Any] = {}
-    try:
-        info = pyogrio.read_info(str(path), force_total_bounds=True)
-        if scene is not None:
-            if not info["crs"]:
-                raise SourceError(
-                    f"{path}: has no coordinate system, as a shapefile without .prj; expected one, to place the "
-                    "outlines on the scene. Add it, as by geopandas' set_crs and to_file."
-                )
-            area["bbox"] = _area_in(info["crs"], scene)
-        table = geopandas.read_file(path, engine="pyogrio", **area)
-    except SourceError:
-        raise
-    except Exception as error:  # pyogrio's, pyproj's and GDAL's own exceptions
-        raise SourceError(
-            f"{path}: cannot be read as outlines ({' '.join(str(error).split())}). Check that it is GeoJSON, "
-            "GeoPackage or a shapefile with its .shx, .dbf and .prj, and complete."
-        ) from error
+    area = None
+    if scene is not None:
+        if not info["crs"]:
+            raise SourceError(
+                f"{path}: has no coordinate system, as a shapefile without .prj; expected one, to place the "
+                "outlines on the scene. Add it, as by geopandas' set_crs and to_file."
+            )
+        with untrusted.reading(path, "cannot be placed on the scene"):
+            area = _area_in(info["crs"], scene)
+    table = vectors.table(path, [] if column is None else [column], area)
     if scene is not None and table.empty:
         bounds = "nothing" if info["total_bounds"] is None else _numbers(info["total_bounds"])
         raise SourceError(
             f"{path}: its outlines do not overlap {scene.name}: they cover {bounds} ({info['crs']}), the scene is "
-            f"within {_numbers(area['bbox'])} there. Check that both are of the same place and have the right "
+            f"within {_numbers(area or ())} there. Check that both are of the same place and have the right "
             "coordinate system."
         )
-    table = table if scene is None else table.to_crs(scene.grid.wkt)
-    return table[~(table.geometry.isna() | table.geometry.is_empty)]
+    with untrusted.reading(path, "cannot be placed on the scene"):
+        table = table if scene is None else table.to_crs(scene.grid.wkt)
+        return table[~(table.geometry.isna() | table.geometry.is_empty)]
 
 
 def columns_of(path: PathLike) -> list[str]:
     """Return the columns of a file of outlines that may hold classes or values: all but numbers of the outlines.
 
     Args:
-        path: The file, which `read_outlines` can read.
+        path: The file.
+
+    Raises:
+        SourceError: The file cannot be read.
     """
-    pyogrio, _ = optional("pyogrio")
-    fields = pyogrio.read_info(str(path))["fields"]
+    fields = vectors.information(path)["fields"]
     return [name for name in map(str, fields) if name.lower() not in _NUMBERS]
 
 
@@ -255,38 +267,45 @@ def _burned(
     """Return the number that each outline is drawn with."""
     if column is None:
         return np.ones(len(table))
-    if column not in table.columns:
-        names = ", ".join(str(name) for name in table.columns if name != "geometry")
-        raise SourceError(
-            f"{path}: has no column {column}; expected one of {names or 'none at all'}. Check --label-column."
-        )
     if numbers is None:
         try:
             return np.asarray(table[column], np.float64)
         except (TypeError, ValueError) as error:
             raise SourceError(
-                f"{path}: its column {column} does not hold numbers ({error}); expected values. Use --target class."
+                f"{path}: its column {column} does not hold numbers ({one_line(error)}); expected values. "
+                "Use --target class."
             ) from error
-    classes = class_names(table[column])
+    classes = class_names(path, column, table[column])
     unknown = sorted({name for name in classes if name not in numbers})
     if unknown:
         raise SourceError(
-            f"{path}: has the class {unknown[0]} in column {column}; expected {', '.join(numbers)}. Add it to "
-            "--class-names."
+            f"{path}: has the class {one_line(unknown[0])} in column {column}; expected "
+            f"{', '.join(numbers)}. Add it to --class-names."
         )
     return np.array([numbers[name] for name in classes], np.float64)
 
 
-def class_names(values: Sequence[Any]) -> list[str]:
-    """Return the classes of a column as text; 3.0, of a column of numbers with gaps, is "3".
+def class_names(path: PathLike, column: str, values: Sequence[Any]) -> list[str]:
+    """Return the classes of a column as text; 3.0, of a column of numbers, is "3".
 
     Args:
+        path: The file, for the error.
+        column: Name of the column, for the error.
         values: The column.
+
+    Raises:
+        SourceError: A cell is empty or no number.
     """
-    return [
-        str(int(value)) if isinstance(value, float) and value == int(value) else str(value)
-        for value in values
-    ]
+    names = []
+    for value in values:
+        if value is None or value != value or value in (np.inf, -np.inf):
+            raise SourceError(
+                f"{path}: has an outline without a class in column {column} ({value}); expected one in each row. Fill "
+                "in the class, or remove the outline."
+            )
+        whole = isinstance(value, float) and value.is_integer()
+        names.append(str(int(value)) if whole else str(value))
+    return names
 
 
 def _area_in(crs: str, scene: RasterSource) -> Bounds:
@@ -294,6 +313,42 @@ def _area_in(crs: str, scene: RasterSource) -> Bounds:
     bounds = _bounds(scene.grid, scene.shape)
     area: Bounds = transform_bounds(scene.grid.crs, crs, *bounds, densify_pts=21)
     return area
+
+
+def _check_coordinates(path: PathLike, table: Any) -> None:
+    """Raise SourceError where outlines have vertices without a place on the scene's map."""
+    with untrusted.reading(path, "cannot be placed on the scene"):
+        bounds = shapely.bounds(table.geometry.to_numpy())
+    if not (np.abs(bounds) < _MOST_COORDINATE).all():  # also of NaN
+        raise SourceError(
+            f"{path}: an outline reaches beyond the map of the scene, to coordinates that are no numbers or larger "
+            f"than {_MOST_COORDINATE:g}. Cut the outlines to the area of the scene."
+        )
+
+
+def _clipped(path: str, shapes: npt.NDArray[Any], grid: MapGrid, shape: Sequence[int]) -> Any:
+    """Return outlines without what is far from a window: GDAL follows each line through all pixels that it crosses.
+
+    Raises:
+        SourceError: Lines cross too many pixels in and around the window.
+    """
+    rows, columns = shape
+    near = _bounds(grid.window(-_FAR, -_FAR), (rows + 2 * _FAR, columns + 2 * _FAR))
+    bounds = shapely.bounds(shapes).reshape(-1, 4)
+    far = (bounds[:, :2] < near[:2]).any(1) | (bounds[:, 2:] > near[2:]).any(1)
+    with untrusted.reading(path, "cannot be drawn"):
+        if far.any():
+            shapes = shapes.copy()
+            shapes[far] = shapely.clip_by_rect(shapes[far], *near)
+        lines = shapely.get_dimensions(shapes) != 2
+        pixel = abs(grid.transform.determinant) ** 0.5
+        crossed = float(shapely.length(shapes[lines]).sum()) / pixel
+    if crossed > _MOST_CROSSED:
+        raise SourceError(
+            f"{path}: its lines cross {crossed:.3g} pixels around a window of the scene; expected at most "
+            f"{_MOST_CROSSED:g}. Cut the lines to the area of the scene."
+        )
+    return shapes
 
 
 def _check_overlap(path: PathLike, bounds: Bounds, grid: MapGrid, scene: RasterSource) -> None:

@@ -199,7 +199,11 @@ def _whole(scene: RasterSource, number: int, shape: Sequence[int]) -> Band:
 
 
 def _check_same_area(scene: RasterSource, other: RasterSource) -> None:
-    """Raise SourceError if two scenes differ in area, coordinate system or dtype."""
+    """Raise SourceError if two scenes differ in area, coordinate system or dtype, or have one that VRT has not."""
+    if scene.dtype.name not in _TYPES:
+        raise SourceError(
+            f"{scene.name}: has dtype {scene.dtype}; expected one of {', '.join(_TYPES)}. Convert it."
+        )
     rows, columns = (n / m for n, m in zip(other.shape[:2], scene.shape[:2], strict=True))
     if scene.dtype != other.dtype:
         raise SourceError(

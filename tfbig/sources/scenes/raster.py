@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 import threading
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 import rasterio
 from rasterio.enums import ColorInterp, MaskFlags, Resampling
-from rasterio.errors import NotGeoreferencedWarning, RasterioError
+from rasterio.transform import Affine
 from rasterio.vrt import WarpedVRT
 from rasterio.windows import Window
 
 from tfbig.errors import SourceError
-from tfbig.sources.files import File, PathLike
+from tfbig.sources import untrusted
+from tfbig.sources.files import PathLike
 from tfbig.sources.resolution import Resolution
+from tfbig.sources.scenes import gdal
 from tfbig.sources.scenes.grid import MapGrid
 from tfbig.sources.slides.slide import Slide
 from tfbig.sources.source import RowArray, Source
 from tfbig.units import counted
 
-DRIVERS: Final = {
-    **dict.fromkeys((".tif", ".tiff", ".btf", ".tf8"), "GTiff"),
-    ".jp2": "JP2OpenJPEG",
-    ".vrt": "VRT",
-}
-"""Drivers of GDAL by suffix; no other driver ever opens a file."""
-CACHE_BYTES: Final = 2**28
-"""Least size of GDAL's cache of decoded blocks, for all files; more where two rows of blocks take more."""
 _MAX_CACHE_BYTES: Final = 2**30
-_OUTSIDE: Final = ("/vsi", "://")
-"""Beginnings and parts of names by which a VRT file would read from a network or an archive."""
+Onto = tuple[MapGrid, tuple[int, int]] | None
+"""A grid, and rows and columns on it."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +77,18 @@ class RasterSource(Source):
         ([[[21, 22, 23]]], ('red', 'green', 'nir'))
     """
 
-    def __init__(
-        self, path: PathLike, level: int = 0, onto: tuple[MapGrid, tuple[int, int]] | None = None
-    ) -> None:
-        self._dataset = _open(path, level)
+    def __init__(self, path: PathLike, level: int = 0, onto: Onto = None) -> None:
+        dataset, self.files = gdal.open_raster(path, level)
+        self._dataset, self._lock = dataset, threading.Lock()
+        with untrusted.reading(path):
+            self._describe(path, dataset, level, onto)
+
+    def _describe(self, path: PathLike, dataset: Any, level: int, onto: Onto) -> None:
+        """Take the shape, grid, bands and levels from the dataset, or from it resampled to another grid."""
+        _check_images(path, dataset)
+        gdal.check_block(path, dataset, self.files)
         if onto is not None:
-            self._dataset = _warped(self._dataset, *onto)
-        dataset, self._lock = self._dataset, threading.Lock()
+            dataset = self._dataset = _warped(path, dataset, *onto)
         colours = dataset.colorinterp
         self._indexes = [n for n in dataset.indexes if colours[n - 1] != ColorInterp.alpha]
         chosen = [n - 1 for n in self._indexes]
@@ -103,10 +99,9 @@ class RasterSource(Source):
             )
         _check_axes(path, dataset)
         shape = (dataset.height, dataset.width, len(chosen))
-        super().__init__(shape, dtypes.pop(), str(path))
+        Source.__init__(self, shape, _dtype(path, dtypes.pop()), str(path))
         flags = dataset.mask_flag_enums[chosen[0]]
         masked = MaskFlags.per_dataset in flags and MaskFlags.nodata not in flags
-        self.files = tuple(dataset.files)
         self.grid = MapGrid.of(dataset.crs, dataset.transform)
         self.bands = Bands(
             tuple(dataset.nodatavals[n] for n in chosen),
@@ -201,15 +196,13 @@ class RasterSource(Source):
                 raise SourceError(
                     f"{self.name}: was closed. Open the source again to read from it."
                 )
-            try:
-                with rasterio.Env(GDAL_CACHEMAX=max(CACHE_BYTES, self._cache)):
-                    part = Window(left, start, right - left, stop - start)
-                    return getattr(self._dataset, method)(indexes, window=part, **options)
-            except RasterioError as error:
-                raise SourceError(
-                    f"{self.name}: rows {start}:{stop} from column {left} cannot be read ({_reason(error)}). The file "
-                    "is damaged or truncated there; copy it again."
-                ) from error
+            what = f"rows {start}:{stop} from column {left} cannot be read"
+            with (
+                untrusted.reading(self.name, what),
+                rasterio.Env(GDAL_CACHEMAX=max(gdal.CACHE_BYTES, self._cache)),
+            ):
+                part = Window(left, start, right - left, stop - start)
+                return getattr(self._dataset, method)(indexes, window=part, **options)
 
 
 @final
@@ -231,7 +224,16 @@ class RasterSlide(Slide):
         )
 
     def _open(self, level: int) -> Source:
-        return self.scene if level == 0 else RasterSource(self.name, level)
+        if level == 0:
+            return self.scene
+        source = RasterSource(self.name, level)
+        shape = (*self.levels[level], self.shape[2])
+        if source.shape != shape or source.dtype != self.dtype:
+            raise SourceError(
+                f"{self.name}: its overview {level} is {source.shape} {source.dtype}; expected {shape} {self.dtype}, "
+                "as of the image. Write the overviews again, as by gdaladdo."
+            )
+        return source
 
     def describe(self) -> str:
         """Return one line with the size, bands, coordinate system and levels."""
@@ -242,38 +244,26 @@ class RasterSlide(Slide):
         return f"{self.name}: {rows} x {columns}, {samples}, {where}, levels {levels}, by rasterio"
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Ignore the warning of rasterio that an image has no coordinates, which pictures have not."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        yield
-
-
-def _open(path: PathLike, level: int) -> Any:
-    """Return the dataset of a file, opened by the driver of its suffix."""
-    File(path)  # raises if it does not exist
-    driver = DRIVERS.get(Path(path).suffix.lower())
-    if driver is None:
-        raise SourceError(
-            f"{path}: is not read as a scene; expected one of {', '.join(sorted(DRIVERS))}. Convert it to GeoTIFF."
-        )
-    if driver == "VRT":
-        _check_vrt(Path(path))
-    options = {"overview_level": level - 1} if level else {}
-    try:
-        with quiet(), rasterio.Env(GDAL_CACHEMAX=CACHE_BYTES):
-            dataset = rasterio.open(Path(path), driver=driver, **options)
-    except RasterioError as error:
-        raise SourceError(
-            f"{path}: cannot be read as {driver} ({_reason(error)}). Check that it is one and was copied completely."
-        ) from error
+def _check_images(path: PathLike, dataset: Any) -> None:
+    """Raise SourceError where a file holds no image, or several."""
     if dataset.count == 0 or len(dataset.subdatasets) > 1:
         raise SourceError(
             f"{path}: holds {counted(len(dataset.subdatasets), 'image')} instead of one with all bands, as files of "
             "arrays in the order [bands, rows, columns] do. Write one image with a band for each."
         )
-    return dataset
+
+
+def _dtype(path: PathLike, name: str) -> np.dtype[Any]:
+    """Return the dtype of a name of rasterio."""
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.kind not in "uif":
+        raise SourceError(
+            f"{path}: its samples are {name}; expected integers or floats. Convert the bands."
+        )
+    return dtype
 
 
 def _marked(colours: Sequence[ColorInterp]) -> tuple[int, ...]:
@@ -282,8 +272,12 @@ def _marked(colours: Sequence[ColorInterp]) -> tuple[int, ...]:
     return tuple(map(colours.index, wanted)) if {*wanted} <= {*colours} else ()
 
 
-def _warped(dataset: Any, grid: MapGrid, shape: tuple[int, int]) -> Any:
-    """Return a dataset resampled to another grid."""
+def _warped(path: PathLike, dataset: Any, grid: MapGrid, shape: tuple[int, int]) -> Any:
+    """Return a dataset, which has a place, resampled to another grid."""
+    if dataset.transform == Affine.identity():  # GDAL would look for the place in other files
+        raise SourceError(
+            f"{path}: has no place on the map, so it cannot be resampled. Write its transform to it."
+        )
     masked = dataset.nodata is None and MaskFlags.all_valid in dataset.mask_flag_enums[0]
     return WarpedVRT(
         dataset,
@@ -294,16 +288,6 @@ def _warped(dataset: Any, grid: MapGrid, shape: tuple[int, int]) -> Any:
         resampling=Resampling.nearest,
         add_alpha=masked,
     )
-
-
-def _check_vrt(path: Path) -> None:
-    """Raise SourceError for a VRT file that would read from elsewhere than the file system."""
-    text = path.read_text(errors="replace")
-    if any(part in text.partition("<VRTRasterBand")[2] for part in _OUTSIDE):
-        raise SourceError(
-            f"{path}: refers to a network or an archive ({' or '.join(_OUTSIDE)}); expected files. Copy the files, and "
-            "write the VRT again."
-        )
 
 
 def _check_axes(path: PathLike, dataset: Any) -> None:
@@ -317,10 +301,3 @@ def _check_axes(path: PathLike, dataset: Any) -> None:
 
 def _reduced(shape: tuple[int, ...], factor: int) -> tuple[int, int]:
     return -(-shape[0] // factor), -(-shape[1] // factor)
-
-
-def _reason(error: Exception) -> str:
-    """Return the first cause of an error of GDAL in one line."""
-    while error.__cause__ is not None and isinstance(error.__cause__, Exception):
-        error = error.__cause__
-    return " ".join(str(error).split())
