@@ -18,6 +18,7 @@ from typing import IO, Final
 
 from tfbig.errors import SourceError
 from tfbig.sources.files import PathLike
+from tfbig.sources.untrusted import one_line, regular_file
 
 SECONDS: Final = 300
 """Longest time of a trial: disks in a network may be slow."""
@@ -36,10 +37,7 @@ def check(kind: str, path: PathLike) -> None:
     Raises:
         SourceError: The process ended, or took more than `SECONDS`; HDF5 cannot read the file; or there is none.
     """
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be opened: {error.strerror}. Check the path.") from error
+    status = os.stat(path) if os.path.isdir(path) else regular_file(path)
     _check(kind, os.fspath(path), status.st_size, status.st_mtime_ns)
 
 
@@ -50,7 +48,7 @@ def _check(kind: str, name: str, size: int, time_ns: int) -> None:
     )  # this process may have changed its directory
     if reason:
         raise SourceError(
-            f"{name}: {reason} ({size} bytes). The file is damaged; copy or write it again."
+            f"{name}: {one_line(reason)} ({size} bytes). The file is damaged; copy or write it again."
         )
 
 
@@ -101,7 +99,12 @@ class _Process:
             command = [sys.executable, str(PROGRAM)]
             pipe = subprocess.PIPE
             self._child = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True
+                command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=self._errors,
+                text=True,
+                env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # each takes address space
             )
         return self._child
 

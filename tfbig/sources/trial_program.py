@@ -6,18 +6,23 @@ It answers with a line of JSON for each: what is wrong with the file, or an empt
 from __future__ import annotations
 
 import json
+import math
 import resource
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-MOST_BYTES = 2**32
+MOST_BYTES = 2**31
+"""Memory for a file, above what the process has."""
+MOST_CHUNK_BYTES = 2**29
+"""Largest chunk of a dataset that is read; HDF5 decompresses it whole, and holds both forms at once."""
 NO_FILTER = ("can't open directory", "plugin", "not registered")
 """Words of errors of HDF5 about a filter that is not installed."""
 
 
 def open_hdf5(name: str) -> str:
-    """Read all attributes, and the first and the last row of all datasets.
+    """Read all attributes, and the first and the last row of all datasets in the file with chunks of a usual size.
 
     Where a file is damaged, HDF5 raises an error but may also write to memory that it has freed: the other process must
     not open such a file. Attributes of types that NumPy does not have, and filters that are not installed, are no
@@ -25,10 +30,18 @@ def open_hdf5(name: str) -> str:
     """
     import h5py
 
+    def is_read(item: Any) -> bool:
+        """Return whether the item is a dataset that readers accept."""
+        if not isinstance(item, h5py.Dataset) or not item.ndim or not item.shape[0]:
+            return False
+        numbers = max(math.prod(item.chunks or ()), math.prod(item.shape[1:]))
+        is_small = numbers * item.dtype.itemsize <= MOST_CHUNK_BYTES
+        return is_small and not item.external and not item.is_virtual
+
     def read(_: str, item: Any) -> None:
         with suppress(TypeError):
             dict(item.attrs)
-        if isinstance(item, h5py.Dataset) and item.ndim and item.shape[0]:
+        if is_read(item):
             for row in (0, item.shape[0] - 1):
                 try:
                     item[row]
@@ -43,7 +56,9 @@ def open_hdf5(name: str) -> str:
             read("/", file)
             file.visititems(read)
     except Exception as error:
-        return f"is not a readable HDF5 file: {error}"
+        return (
+            f"is not a readable HDF5 file: {' '.join(str(error).split()) or type(error).__name__}"
+        )
     return ""
 
 
@@ -71,14 +86,21 @@ def open_zarr(name: str) -> str:
     return ""
 
 
-def main() -> None:
-    """Limit the memory, and open files until there are no more names."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def limit_memory() -> None:
+    """Limit the memory to `MOST_BYTES` above what the process holds."""
     with suppress(ValueError, OSError):  # a lower limit, or a system without this one
-        resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + MOST_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+
+
+def main() -> None:
+    """Open files until there are no more names."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     functions = {"hdf5": open_hdf5, "openslide": open_slide, "zarr": open_zarr}
     for line in sys.stdin:
         kind, name = json.loads(line)
+        limit_memory()
         print(json.dumps(functions[kind](name)), flush=True)
 
 

@@ -11,11 +11,16 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import h5py
+import numpy as np
+import numpy.typing as npt
 
 from tfbig.errors import SourceError
-from tfbig.sources import trial
+from tfbig.sources import trial, trial_program
+from tfbig.sources.untrusted import reading
 from tfbig.units import format_bytes
 
+MAX_TILES: Final = 10_000_000
+"""Largest accepted number of tiles of a slide; it is checked before they are read."""
 MAX_RATIO: Final = 2000
 """Largest accepted ratio of decompressed to stored bytes; deflate reaches 1032."""
 MAX_CHUNK_RATIO: Final = 4
@@ -38,13 +43,8 @@ def opened(name: str) -> Iterator[h5py.File]:
         SourceError: The file cannot be opened, or reading in the block failed.
     """
     trial.check("hdf5", name)
-    try:
-        with h5py.File(name, "r") as file:
-            yield file
-    except SourceError:
-        raise
-    except Exception as error:  # h5py's exceptions, KeyError, RuntimeError, ValueError, ...
-        raise SourceError(f"{name}: is not a readable HDF5 file: {error}.") from error
+    with reading(name, "is not a readable HDF5 file"), h5py.File(name, "r") as file:
+        yield file
 
 
 def dataset(file: h5py.File, key: str) -> h5py.Dataset:
@@ -71,6 +71,45 @@ def dataset(file: h5py.File, key: str) -> h5py.Dataset:
     data: Any = file[key]
     if not isinstance(data, h5py.Dataset):
         raise SourceError(f"{name}: '{key}' is a group; expected an array.")
+    check_stored(data, name, key)
+    return data
+
+
+def positions(file: h5py.File, key: str) -> npt.NDArray[Any]:
+    """Return the positions of tiles, `[n, 2]`, after checking their number.
+
+    Args:
+        file: The open file.
+        key: Name of the dataset.
+
+    Raises:
+        SourceError: The dataset has another shape, no numbers, or more than `MAX_TILES` rows; or as `dataset`.
+    """
+    data = dataset(file, key)
+    if data.ndim != 2 or data.shape[1] != 2 or not data.shape[0] or data.dtype.kind not in "fiu":
+        raise SourceError(
+            f"{file.filename}: is not an HDF5 file with '{key}' [n, 2], they are {data.shape} of {data.dtype}; "
+            "expected a file of CLAM or TRIDENT. Write it again with tfbig tile."
+        )
+    if data.shape[0] > MAX_TILES:
+        raise SourceError(
+            f"{file.filename}: '{key}' has {data.shape[0]} tiles; expected 1 to {MAX_TILES}. Write it again, with "
+            "larger tiles."
+        )
+    return np.asarray(data[:])
+
+
+def check_stored(data: h5py.Dataset, name: str, key: str) -> None:
+    """Check that a dataset is stored in the file itself and has a plausible size.
+
+    Args:
+        data: The dataset.
+        name: Path of the file, for the error.
+        key: Name of the dataset, for the error.
+
+    Raises:
+        SourceError: It is stored elsewhere, declares more bytes than the file can hold, or has huge chunks.
+    """
     if data.external or data.is_virtual:
         raise SourceError(
             f"{name}: '{key}' is stored in other files, which are not read. Copy it into this one."
@@ -82,9 +121,10 @@ def dataset(file: h5py.File, key: str) -> h5py.Dataset:
             f"{format_bytes(stored)} are stored. The file is damaged or forged; write it again."
         )
     chunk_bytes = math.prod(data.chunks or ()) * data.dtype.itemsize
-    if chunk_bytes > max(MAX_CHUNK_RATIO * data.nbytes, _UNCHECKED_BYTES):
+    if chunk_bytes > min(
+        max(MAX_CHUNK_RATIO * data.nbytes, _UNCHECKED_BYTES), trial_program.MOST_CHUNK_BYTES
+    ):
         raise SourceError(
             f"{name}: '{key}' {data.shape} is stored in chunks of {data.chunks}, {format_bytes(chunk_bytes)} for "
-            f"{format_bytes(data.nbytes)} of data. The file is damaged or forged; write it again."
+            f"{format_bytes(data.nbytes)} of data, and a chunk is decompressed whole. Write it again in smaller chunks."
         )
-    return data
