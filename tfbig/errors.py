@@ -102,3 +102,15 @@ class WorkerError(TfbigError, RuntimeError):
         >>> issubclass(tfbig.WorkerError, RuntimeError)
         True
     """
+
+
+def one_line(error: object, most: int = 300) -> str:
+    """Return the text of an error, or any other text, as one line that can be printed.
+
+    Args:
+        error: The error. Where it has no text, its type is named.
+        most: Largest number of characters; the rest is replaced by dots.
+    """
+    text = " ".join(str(error).split()) or type(error).__name__
+    text = "".join(c if c.isprintable() else "?" for c in text).rstrip(".")
+    return text if len(text) <= most else text[: most - 3] + "..."

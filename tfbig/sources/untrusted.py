@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tfbig.errors import SourceError, TfbigError
+from tfbig.errors import one_line as one_line
 from tfbig.sources.files import PathLike
 from tfbig.units import format_bytes
 
@@ -43,18 +44,6 @@ def reading(path: PathLike, what: str = "cannot be read") -> Iterator[None]:
             f"{path}: {what}: {one_line(error)}. The file is damaged, or of a kind that is not supported; write or "
             "copy it again."
         ) from error
-
-
-def one_line(error: object, most: int = 300) -> str:
-    """Return the text of an error, or any other text, as one line that can be printed.
-
-    Args:
-        error: The error. Where it has no text, its type is named.
-        most: Largest number of characters; the rest is replaced by dots.
-    """
-    text = " ".join(str(error).split()) or type(error).__name__
-    text = "".join(c if c.isprintable() else "?" for c in text).rstrip(".")
-    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def regular_file(path: PathLike) -> os.stat_result:

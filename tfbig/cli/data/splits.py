@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tfbig import SourceError
+from tfbig.errors import one_line
 from tfbig.results import run_folder
 from tfbig.sources import Bag, Coords, Slide, csv_table
 
@@ -236,7 +237,7 @@ def _csv_rows(path: Path, flag: str) -> list[Row]:
         ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SourceError(
-            f"{path}: cannot be read as a CSV file in UTF-8 ({error}). Check {flag}."
+            f"{path}: cannot be read as a CSV file in UTF-8 ({one_line(error)}). Check {flag}."
         ) from error
 
 
@@ -443,11 +444,10 @@ def cases_by_stratum(rows: Sequence[Row]) -> list[list[str]]:
     Args:
         rows: Rows as in `split_rows`.
     """
-    strata = strata_of(rows)
-    return [
-        [case for case, stratum in strata.items() if stratum == each]
-        for each in sorted(set(strata.values()))
-    ]
+    groups: dict[Any, list[str]] = {}
+    for case, stratum in strata_of(rows).items():
+        groups.setdefault(stratum, []).append(case)
+    return [groups[stratum] for stratum in sorted(groups)]
 
 
 def print_counts(
