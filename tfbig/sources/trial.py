@@ -31,7 +31,7 @@ def check(kind: str, path: PathLike) -> None:
     A file is tried once, and again when it has changed.
 
     Args:
-        kind: "hdf5", "openslide" or "zarr".
+        kind: "hdf5", "keras", "openslide" or "zarr".
         path: The file, or the folder of a zarr array.
 
     Raises:
