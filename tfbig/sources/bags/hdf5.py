@@ -5,6 +5,7 @@ Their declared size is compared with the stored size before they are read, and l
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from tfbig.errors import SourceError
 from tfbig.sources import trial, trial_program
+from tfbig.sources.files import PathLike
 from tfbig.sources.untrusted import reading
 from tfbig.units import format_bytes
 
@@ -45,6 +47,84 @@ def opened(name: str) -> Iterator[h5py.File]:
     trial.check("hdf5", name)
     with reading(name, "is not a readable HDF5 file"), h5py.File(name, "r") as file:
         yield file
+
+
+class WrittenFile(io.RawIOBase):
+    """A new file for HDF5, in which no write fails: HDF5 may end the process when one does.
+
+    Args:
+        path: The file.
+
+    Raises:
+        OSError: It cannot be created.
+    """
+
+    def __init__(self, path: PathLike) -> None:
+        self._file = open(path, "w+b", buffering=0)  # noqa: SIM115
+        self._errors: list[OSError] = []
+
+    def check(self) -> None:
+        """Raise the first error of a write, if there was one.
+
+        Raises:
+            OSError: The disk is full, or the file may not become longer.
+        """
+        if self._errors:
+            raise self._errors[0]
+
+    def seekable(self) -> bool:
+        """Return that it can be written at any place."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Continue at another place, and return it."""
+        return self._file.seek(offset, whence)
+
+    def readinto(self, buffer: Any) -> int | None:
+        """Read bytes into a buffer, and return their number."""
+        return self._file.readinto(buffer)
+
+    def write(self, data: Any) -> int:
+        """Write bytes, or note why that cannot be done, and return their number."""
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            self._errors.append(error)
+        return len(data)
+
+    def truncate(self, size: int | None = None) -> int:
+        """Set the length, or note why that cannot be done."""
+        try:
+            return self._file.truncate(size)
+        except OSError as error:
+            self._errors.append(error)
+        return size or 0
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
+
+
+@contextmanager
+def created(path: PathLike) -> Iterator[tuple[h5py.File, WrittenFile]]:
+    """Create a file.
+
+    Args:
+        path: The file.
+
+    Yields:
+        The file, and what is below it, whose `check` says whether all could be written so far.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    with WrittenFile(path) as written:
+        with h5py.File(written, "w") as file:
+            yield file, written
+        written.check()
 
 
 def dataset(file: h5py.File, key: str) -> h5py.Dataset:

@@ -121,7 +121,7 @@ def write_coords(path: PathLike, coords: Coords, slide: Slide) -> None:
     """
     target = Path(path)
     try:
-        with atomic_write(target) as part, h5py.File(part, "w") as file:
+        with atomic_write(target) as part, hdf5.created(part) as (file, _):
             add_coords(file, coords, slide, target)
     except OSError as error:
         raise SourceError(f"{path}: cannot be written: {error}.") from error
