@@ -68,3 +68,11 @@ def test_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "a.csv")
     with pytest.raises(SourceError, match="is not a regular file"):
         csv_table.read_rows(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("character", ["\0", "\x1b", "\x85", "\u2028"])
+def test_control_characters(character, tmp_path):
+    """They would be printed with the cell, in an error."""
+    (tmp_path / "a.csv").write_text(f"a,b\n1,x{character}y\n", encoding="utf-8")
+    with pytest.raises(csv.Error, match="line 2 has the control character"):
+        csv_table.read_rows(tmp_path / "a.csv")

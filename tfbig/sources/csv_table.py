@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ SEPARATORS = (",", ";", "\t")
 
 MOST_ROWS, MOST_CELLS, MOST_BYTES = 10**6, 10**7, 2**28
 """Largest table, of which each cell takes some 100 bytes of memory; a cohort of 100,000 may have 100 columns."""
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029]")
 _SMALLER = "Write a table of fewer rows, and of the columns that are needed"
 
 
@@ -45,7 +47,17 @@ def read_rows(path: PathLike) -> list[dict[str, str]]:
         first = file.readline()
         file.seek(0)
         separator = next((mark for mark in SEPARATORS if mark in first), ",")
-        return list(limited(csv.DictReader(file, delimiter=separator)))
+        return list(limited(csv.DictReader(_lines(file), delimiter=separator)))
+
+
+def _lines(file: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a file, which have no control characters: they would be printed with the cells."""
+    for number, line in enumerate(file, start=1):
+        if found := _CONTROL.search(line):
+            raise csv.Error(
+                f"line {number} has the control character {found[0]!r}, so it is no text"
+            )
+        yield line
 
 
 def limited(table: csv.DictReader[str]) -> Iterator[dict[str, Any]]:

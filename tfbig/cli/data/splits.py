@@ -242,8 +242,10 @@ def _csv_rows(path: Path, flag: str) -> list[Row]:
 
 
 def _stripped(text: Any) -> Any:
-    """Return a cell without the spaces around it; rows that are too short or too long have other values."""
-    return text.strip() if isinstance(text, str) else text
+    """Return a cell in one line without spaces around it; rows that are too short or too long have other values."""
+    if not isinstance(text, str):
+        return text
+    return " ".join(text.split()) if {*text} & {*"\n\r\t"} else text.strip()
 
 
 def check_inside(paths: Iterable[str | Path], folders: Iterable[str | Path]) -> None:
