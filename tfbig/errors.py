@@ -104,19 +104,29 @@ class WorkerError(TfbigError, RuntimeError):
     """
 
 
-def one_line(error: object, most: int = 300) -> str:
-    r"""Return the text of an error, or any other text, as one line that can be printed.
+def one_line(text: object) -> str:
+    r"""Return a text, such as an error of a library, as one line that can be printed.
 
-    Libraries put several lines, and what stands in a damaged file, into their errors.
+    Args:
+        text: The text, which may hold several lines, and what stands in a damaged file.
+
+    Example:
+        >>> one_line("a\n  b.")
+        'a b.'
+    """
+    return "".join(c if c.isprintable() else "?" for c in " ".join(str(text).split()))
+
+
+def reason_of(error: object, most: int = 300) -> str:
+    """Return the text of an error, or any other text, as a part of a sentence: one line, not too long, without stop.
 
     Args:
         error: The error. If it has no text, its type is named.
-        most: Largest number of characters, the rest is replaced by dots; 0 for all.
+        most: Largest number of characters; the rest is replaced by dots.
 
     Example:
-        >>> one_line(ValueError("a\n  b."))
-        'a b.'
+        >>> reason_of(ValueError())
+        'ValueError'
     """
-    text = " ".join(str(error).split()) or type(error).__name__
-    text = "".join("?" if ord(c) < 32 or ord(c) == 127 else c for c in text)
-    return text if not 0 < most < len(text) else text[: most - 3] + "..."
+    text = one_line(error).rstrip(".") or type(error).__name__
+    return text if len(text) <= most else text[: most - 3] + "..."

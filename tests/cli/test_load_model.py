@@ -9,12 +9,14 @@ import h5py
 import keras
 import numpy as np
 import pytest
+from resource_limits import cheap
 
 import tfbig
 from tfbig import SourceError
 from tfbig.cli import load_model
 from tfbig.cli.main import main
 from tfbig.models.resnet import resnet18
+from tfbig.sources import untrusted
 
 
 def model():
@@ -204,3 +206,47 @@ def test_weights_of_a_network_with_other_containers(tmp_path):
     h5py.File(tmp_path / "a.weights.h5", "w").create_group("x")
     with pytest.raises(SourceError, match=r"a\.weights\.h5: its weights cannot be loaded"):
         load_model.load_weights(resnet18(), tmp_path / "a.weights.h5")
+
+
+def parts_of(path):
+    with zipfile.ZipFile(path) as file:
+        return {name: file.read(name) for name in file.namelist()}
+
+
+def packed(path, parts):
+    """Write the parts of a `.keras` file with compression."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, data in parts.items():
+            file.writestr(name, data)
+
+
+def test_a_file_that_was_compressed_again(path):
+    packed(path, parts_of(path))
+    assert load_model.load(path).count_params() == model().count_params()
+
+
+def test_layers_with_more_weights_than_the_file_holds(path):
+    changed(path, lambda layer: layer["config"].update(filters=7 * 10**8))
+    with cheap(), pytest.raises(SourceError, match=r"its layers have more than \d+ weights"):
+        load_model.load(path)
+
+
+def test_parts_that_are_too_large(path, monkeypatch):
+    parts = parts_of(path)
+    packed(path, parts | {"config.json": parts["config.json"] + b" " * 2**23})
+    with cheap(), pytest.raises(SourceError, match=r"config\.json has 8\.1 MiB; expected at most"):
+        load_model.load(path)
+    monkeypatch.setattr(untrusted, "ALWAYS_ALLOWED", 2**20)
+    packed(path, parts | {"assets": bytes(2**23)})
+    with cheap(), pytest.raises(SourceError, match=r"its parts would take 8\.1 MiB"):
+        load_model.load(path)
+
+
+def test_weights_that_are_not_in_the_file(path, tmp_path):
+    parts = parts_of(path)
+    for options in ({"shape": 10**10}, {"shape": 2, "external": [("/etc/passwd", 0, 8)]}):
+        with h5py.File(tmp_path / "weights.h5", "w") as file:
+            file.create_dataset("vars", dtype="f4", **options)
+        packed(path, parts | {"model.weights.h5": (tmp_path / "weights.h5").read_bytes()})
+        with cheap(), pytest.raises(SourceError, match=r"model\.keras: has weights that take far"):
+            load_model.load(path)

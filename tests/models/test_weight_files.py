@@ -1,11 +1,13 @@
 """Files of weights: what is read, and what is refused."""
 
+import os
 import zipfile
 from collections import OrderedDict
 
 import h5py
 import numpy as np
 import pytest
+from resource_limits import cheap
 from safetensors.numpy import save_file
 from torch_saved import Call, tensor, write
 
@@ -141,3 +143,68 @@ def test_unreadable_files(name, kind, message, tmp_path):
         (tmp_path / damaged).write_bytes(b"\x01noise" * 10)
     with pytest.raises(kind, match=message):
         weight_files.read(tmp_path / name)
+
+
+def test_tensors_of_one_storage_share_its_memory(tmp_path):
+    numbers = np.zeros(10**6, "float32")
+    content = {str(n): tensor(numbers, "0") for n in range(400)}
+    path = write(tmp_path / "w.pth", content, {"0": numbers})
+    with cheap(megabytes=30):
+        arrays = weight_files.read(path)
+    assert len(arrays) == 400
+
+
+def test_storages_that_overlap(tmp_path):
+    path = write(tmp_path / "w.pth", {}, {})
+    view = torch_files.Tensor(torch_files.Storage("FloatStorage", 8, 10**9, 0), 0, (1,), (1,))
+    with pytest.raises(ValueError, match=r"its storages of .* overlap"):
+        torch_files.arrays(path, {"w": view})
+
+
+def packed(path, headers):
+    """Write an archive of NumPy with declared shapes, and four zeros for each."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, shape in headers.items():
+            with archive.open(f"{name}.npy", "w") as part:
+                header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(part, header)
+                part.write(bytes(4))
+    return path
+
+
+def test_declared_sizes_of_numpy(tmp_path):
+    assert weight_files.read(packed(tmp_path / "w.npz", {"w": (1,)}))["w"].tolist() == [0]
+    path = packed(tmp_path / "w.npz", {"w": (10**9,)})
+    with cheap(), pytest.raises(ValueError, match=r"w\.npy has 4 bytes instead of 4000000000"):
+        weight_files.read(path)
+    content = path.read_bytes()
+    place = content.index(b"PK\1\2") + 24  # the size of the part in the list of the archive
+    path.write_bytes(content[:place] + b"\xff\xff\xff\xf0" + content[place + 4 :])
+    with cheap(), pytest.raises(ValueError, match=r"w\.npz: .*its arrays would take"):
+        weight_files.read(path)
+
+
+def test_declared_sizes_and_other_files_of_hdf5(tmp_path):
+    path, secret = tmp_path / "w.h5", tmp_path / "secret"
+    secret.write_bytes(bytes(8))
+    for options, message in (
+        ({"shape": 10**9}, r"declares .*, but only 0 B are stored"),
+        ({"shape": 2, "external": [(str(secret), 0, 8)]}, "is stored in other files"),
+    ):
+        with h5py.File(path, "w") as file:
+            file.create_dataset("w", dtype="f4", **options)
+        with cheap(), pytest.raises(ValueError, match=message):
+            weight_files.read(path)
+    os.mkfifo(tmp_path / "pipe.h5")
+    with pytest.raises(FileNotFoundError):
+        weight_files.read(tmp_path / "pipe.h5")
+
+
+def test_damaged_compression_of_numpy(tmp_path):
+    """`zlib.error` is no ValueError."""
+    np.savez_compressed(tmp_path / "w.npz", w=np.arange(100))
+    content = bytearray((tmp_path / "w.npz").read_bytes())
+    content[60:70] = b"\xff" * 10
+    (tmp_path / "w.npz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"w\.npz: is not a \.npz file of arrays, or is damaged"):
+        weight_files.read(tmp_path / "w.npz")

@@ -9,6 +9,7 @@ import json
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -54,45 +55,67 @@ def read_volume(path: Path) -> str:
     return "read"
 
 
-def outcome(path: Path) -> str:
-    """Return 'read', 'refused', or what went wrong with a file."""
+def read(path: Path) -> str | None:
+    """Read a part of a file, as its folder or its suffix says, and return what is wrong with it.
+
+    Raises:
+        SourceError: The file is damaged.
+        SystemExit: It is one of settings, and damaged.
+    """
+    if path.parent.name == VOLUMES:
+        return read_volume(path)
+    if path.suffix == ".h5":
+        if "features" in path.name:
+            assert open_bag(path).read(0, 1).shape[0] == 1
+        coords = read_coords(path)
+        assert coords.coords.shape[1] == 2 and coords.size > 0
+    elif path.suffix == ".geojson":
+        assert read_tissue(path, BLANK).mask.any()
+    elif path.suffix == ".csv":
+        assert all(mpp > 0 for mpp in read_mpp_table(path).values())
+    elif path.suffix == ".yaml":
+        assert isinstance(yaml_flags.read_yaml(path), dict)
+    else:
+        slide = open_slide(path)
+        rows, columns = (min(n, 100) for n in slide.shape[:2])
+        for level in range(len(slide.levels)):
+            source = slide.level(level)
+            part = source.read_window(
+                (0, min(rows, source.shape[0])), (0, min(columns, source.shape[1]))
+            )
+            assert part.dtype == slide.dtype and part.shape[2] == slide.shape[2]
+        if slide.dtype == np.uint8 and max(slide.shape[:2]) < 4096:
+            slide.thumbnail(64)
+    return None
+
+
+def outcome(read_file: Callable[[Path], str | None], path: Path) -> str:
+    """Return 'read', 'refused', or what went wrong with a file.
+
+    Args:
+        read_file: Function that reads a file, and may return what is wrong with the result.
+        path: The file.
+    """
     try:
-        if path.parent.name == VOLUMES:
-            return read_volume(path)
-        if path.suffix == ".h5":
-            if "features" in path.name:
-                assert open_bag(path).read(0, 1).shape[0] == 1
-            coords = read_coords(path)
-            assert coords.coords.shape[1] == 2 and coords.size > 0
-        elif path.suffix == ".geojson":
-            assert read_tissue(path, BLANK).mask.any()
-        elif path.suffix == ".csv":
-            assert all(mpp > 0 for mpp in read_mpp_table(path).values())
-        elif path.suffix == ".yaml":
-            assert isinstance(yaml_flags.read_yaml(path), dict)
-        else:
-            slide = open_slide(path)
-            rows, columns = (min(n, 100) for n in slide.shape[:2])
-            for level in range(len(slide.levels)):
-                source = slide.level(level)
-                part = source.read_window(
-                    (0, min(rows, source.shape[0])), (0, min(columns, source.shape[1]))
-                )
-                assert part.dtype == slide.dtype and part.shape[2] == slide.shape[2]
-            if slide.dtype == np.uint8 and max(slide.shape[:2]) < 4096:
-                slide.thumbnail(64)
-    except SourceError as error:
-        named = path.name in str(error) and len(str(error).splitlines()) == 1
-        return "refused" if named else f"an error without a name, or of several lines: {error}"
+        return read_file(path) or "read"
+    except (SourceError, ValueError) as error:
+        if path.name not in str(error):
+            return f"an error without a name: {type(error).__name__}: {error}"
+        return "refused" if str(error).isprintable() else f"more than one line: {error}"
     except SystemExit as ended:  # of argparse, for settings
         return "refused" if ended.code == 2 else f"exit {ended.code}"
-    except Exception as error:
+    except BaseException as error:  # also those of Rust
         return f"{type(error).__name__}: {error}"
-    return "read"
 
 
-def main(seconds: int, files: list[str]) -> None:
-    """Limit memory and the time of each file, and read the files."""
+def run(read_file: Callable[[Path], str | None], seconds: int, files: list[str]) -> None:
+    """Limit memory and the time of each file, and read the files.
+
+    Args:
+        read_file: Function that reads a file, and may return what is wrong with the result.
+        seconds: Longest time of a file.
+        files: The files.
+    """
 
     def stop(*_: object) -> None:
         raise TimeoutError(f"took longer than {seconds} s")
@@ -102,10 +125,10 @@ def main(seconds: int, files: list[str]) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (used + 2**31, used + 2**31))
     for file in files:
         signal.alarm(seconds)
-        result = outcome(Path(file))
+        result = outcome(read_file, Path(file))
         signal.alarm(0)
         print(json.dumps({file: result}), flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+    run(read, int(sys.argv[1]), sys.argv[2:])

@@ -8,10 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import damaged_files
 import numpy as np
+from damaged_files import run
 
-from tfbig import SourceError
 from tfbig.sources import RasterSource
 from tfbig.sources.scenes.labels import (
     VECTORS,
@@ -23,20 +22,16 @@ from tfbig.sources.scenes.labels import (
 from tfbig.sources.scenes.raster import RasterSlide
 
 
-def outcome(path: Path) -> str:
-    """Return 'read', 'refused', or what went wrong with a file; `scene.tif` is in the folder above."""
-    try:
-        if path.suffix in VECTORS:
-            _read_outlines(path)
-        else:
-            _read_scene(path)
-    except SourceError as error:
-        if path.name in str(error) and "\n" not in str(error):
-            return "refused"
-        return f"an error without a name, or of several lines: {error}"
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "read"
+def read(path: Path) -> None:
+    """Read a scene or outlines; `scene.tif` is in the folder above.
+
+    Raises:
+        SourceError: The file is damaged.
+    """
+    if path.suffix in VECTORS:
+        _read_outlines(path)
+    else:
+        _read_scene(path)
 
 
 def _read_scene(path: Path) -> None:
@@ -66,5 +61,4 @@ def _read_outlines(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    damaged_files.outcome = outcome
-    damaged_files.main(int(sys.argv[1]), sys.argv[2:])
+    run(read, int(sys.argv[1]), sys.argv[2:])

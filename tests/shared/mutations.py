@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -214,6 +215,9 @@ def _by_tag(path: Path, rng: np.random.Generator) -> None:
 def _by_dataset(path: Path, rng: np.random.Generator) -> None:
     """Remove, replace, or declare otherwise what an HDF5 file holds."""
     with h5py.File(path, "r+") as file:
+        if "coords" not in file:
+            _by_array(file, rng)
+            return
         name = sorted(file)[int(rng.integers(len(file)))]
         kind = rng.integers(5)
         if kind == 0:
@@ -234,9 +238,32 @@ def _by_dataset(path: Path, rng: np.random.Generator) -> None:
                     del file[name].attrs[key]
         else:
             value = ODD_VALUES[int(rng.integers(len(ODD_VALUES)))]
-            file["coords"].attrs["patch_size"] = (
-                str(value) if isinstance(value, dict | None) else value
-            )
+            is_odd = np.asarray(value).dtype == object  # which HDF5 cannot hold
+            file["coords"].attrs["patch_size"] = str(value) if is_odd else value
+
+
+def _by_array(file: h5py.File, rng: np.random.Generator) -> None:
+    """Replace an array in an HDF5 file of weights by one of another size or dtype."""
+    names: list[str] = []
+    file.visititems(lambda name, item: names.append(name) if hasattr(item, "shape") else None)
+    name = names[int(rng.integers(len(names)))]
+    del file[name]
+    shapes: list[tuple[int, ...]] = [(), (0,), (3, 10**9), (2**40,), (20, 8)]
+    kind = ["f4", "S5", "c16", "i8", "V3"][int(rng.integers(5))]
+    file.create_dataset(name, shapes[int(rng.integers(len(shapes)))], kind)
+
+
+def _by_part(path: Path, rng: np.random.Generator) -> None:
+    """Change a part of an archive, whose checksum is right."""
+    with zipfile.ZipFile(path) as archive:
+        parts = {part.filename: archive.read(part) for part in archive.infolist()}
+        compression = archive.infolist()[0].compress_type
+    name = sorted(parts)[int(rng.integers(len(parts)))]
+    by_value = name.endswith(".json") and rng.random() < 0.7
+    parts[name] = (_by_value if by_value else by_byte)(parts[name], rng)
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for each, data in parts.items():
+            archive.writestr(each, data)
 
 
 def _by_chunk(path: Path, rng: np.random.Generator) -> None:
@@ -255,4 +282,5 @@ _STRUCTURES: dict[str, Callable[[Path, np.random.Generator], None]] = {
     ".h5": _by_dataset,
     ".png": _by_chunk,
     ".geojson": _by_json,
+    **dict.fromkeys((".pt", ".pth", ".npz", ".keras"), _by_part),
 }

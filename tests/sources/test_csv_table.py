@@ -1,9 +1,11 @@
 """Tables of people and spreadsheets."""
 
 import csv
+import os
 
 import pytest
 
+from tfbig import SourceError
 from tfbig.sources import csv_table
 
 ROWS = [{"slide_id": "a", "label": "no, none"}, {"slide_id": "b", "label": "1;2"}]
@@ -43,4 +45,34 @@ def test_errors(tmp_path):
         csv_table.read_rows(tmp_path / "none.csv")
     (tmp_path / "a.csv").write_bytes(b"a,b\n\xff,1\n")
     with pytest.raises(UnicodeDecodeError):
+        csv_table.read_rows(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a,b\n" + "1\n" * 11, ",".join(map(str, range(40))) + "\n" + "1\n" * 3, "a\n" + "," * 100],
+)
+def test_tables_that_take_much_memory(text, tmp_path, monkeypatch):
+    """Many rows, short rows of many columns, and many cells beside the columns."""
+    monkeypatch.setattr(csv_table, "MOST_ROWS", 10)
+    monkeypatch.setattr(csv_table, "MOST_CELLS", 100)
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(csv.Error, match=r"it has more than 10 rows, or 100 cells\. Write a"):
+        csv_table.read_rows(tmp_path / "a.csv")
+    monkeypatch.setattr(csv_table, "MOST_BYTES", 10)
+    with pytest.raises(csv.Error, match="at most 10 B are read"):
+        csv_table.read_rows(tmp_path / "a.csv")
+
+
+def test_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "a.csv")
+    with pytest.raises(SourceError, match="is not a regular file"):
+        csv_table.read_rows(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("character", ["\0", "\x1b", "\x85", "\u2028"])
+def test_control_characters(character, tmp_path):
+    """They would be printed with the cell, in an error."""
+    (tmp_path / "a.csv").write_text(f"a,b\n1,x{character}y\n", encoding="utf-8")
+    with pytest.raises(csv.Error, match="line 2 has the control character"):
         csv_table.read_rows(tmp_path / "a.csv")

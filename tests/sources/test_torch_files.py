@@ -12,6 +12,7 @@ from typing import Any
 import mutations
 import numpy as np
 import pytest
+from resource_limits import cheap
 from torch_saved import Call, Named, features, tensor, write
 
 from tfbig import SourceError
@@ -124,6 +125,28 @@ def test_objects_that_a_pickle_gets_cannot_be_changed() -> None:
 def test_a_pickle_that_is_too_large_for_a_tensor(tmp_path: Path) -> None:
     path = write(tmp_path / "a.pt", ["x" * 10**5], {})
     with pytest.raises(SourceError, match=r"a\.pt: has a pickle of \d+ bytes, which is more than"):
+        open_bag(path)
+
+
+def test_pickles_that_number_what_they_do_not_have(tmp_path: Path) -> None:
+    """The reader of Python sets aside memory up to the largest number of an object."""
+    for numbered in (b"r\xff\xff\xff\x0f", b"p999999999\n"):
+        path = write(tmp_path / "a.pt", None, {}, pickled=b"\x80\x02N" + numbered + b".")
+        with cheap(), pytest.raises(SourceError, match=r"a\.pt: has a pickle of more objects"):
+            open_bag(path)
+
+
+def test_tuples_in_one_another(tmp_path: Path) -> None:
+    """Python hashes the keys of dictionaries by recursion, whose depth it does not limit."""
+    pickled = b"\x80\x02}N" + b"\x85" * 10**6 + b"Ns."
+    path = write(tmp_path / "a.pth", None, {}, pickled=pickled)
+    with pytest.raises(torch_files.RefusedError, match="has a pickle of more objects"):
+        torch_files.read(path)
+
+
+def test_tensors_of_too_many_axes(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.pt", tensor(ARRAY, "0", (1,) * 33, (1,) * 33), {"0": ARRAY})
+    with pytest.raises(SourceError, match=r"a\.pt: .*a tensor of 33 axes"):
         open_bag(path)
 
 

@@ -36,7 +36,9 @@ OF_KERAS = {
     *(f"keras.src.ops.{name}" for name in ("core", "image", "linalg", "math", "nn", "numpy")),
     "keras.src.random.seed_generator.GLOBAL_SEED_GENERATOR",
     "keras.src.random.seed_generator.global_seed_generator",
+    "keras.src.saving.saving_lib",
     "keras.src.trainers.trainer.model_supports_jit",
+    "_save_state",
 }
 
 OF_TENSORFLOW = {

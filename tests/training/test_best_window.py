@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import subprocess
+import sys
 from itertools import product
 
 import keras
@@ -307,3 +310,34 @@ def test_refuses_invalid_arguments(tmp_path):
         ValueError, match=r"an epoch have \['loss'\], expected 'val_loss'\. Pass val"
     ):
         tiny().fit(data, data, verbose=0, callbacks=[BestWindow(tmp_path / "best.keras")])
+
+
+FULL = """
+import resource, sys
+import keras
+from tfbig.errors import SourceError
+from tfbig.training.best_window import BestWindow
+
+model = keras.Sequential([keras.Input((100,)), keras.layers.Dense(1000)])
+best = BestWindow(sys.argv[1])
+best.set_model(model)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000,) * 2)
+try:
+    best.on_epoch_end(0, {"val_loss": 1.0})
+except SourceError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a.weights.h5", "a.keras"])
+def test_a_disk_that_becomes_full(name, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path / name)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(rf".*{name}: cannot be written: \[Errno 27\] .*\n", done.stdout)
+    assert not list(tmp_path.iterdir())

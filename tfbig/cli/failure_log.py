@@ -32,7 +32,7 @@ class FailureLog:
 
     def __call__(self, error: Exception) -> None:
         """Report an error; `__call__` is what `Loop` expects."""
-        reason = one_line(error, most=0)
+        reason = one_line(error)
         item = reason.partition(": ")[0]
         if item in self.reported:
             return

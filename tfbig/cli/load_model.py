@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import sys
 import warnings
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from unittest import mock
 
 import keras
 
 from tfbig import SourceError
+from tfbig.errors import reason_of
 from tfbig.results import run_folder
+from tfbig.sources import trial
+from tfbig.sources.untrusted import check_size
 from tfbig.streaming.twin_model import TwinModel
+from tfbig.units import format_bytes
+
+MAX_CONFIG_BYTES: Final = 2**22
+"""Largest accepted configuration of a model; one of a thousand layers has 2**20."""
+UNCHECKED_WEIGHTS: Final = 2**24
+"""Weights that a model may have beside those in its file."""
 
 
 def load(path: str | Path, custom: Sequence[str] = (), compiled: bool = False) -> Any:
@@ -38,8 +50,10 @@ def load(path: str | Path, custom: Sequence[str] = (), compiled: bool = False) -
     check_file(path)
     for name in custom:
         _import(name)
+    _check_parts(path)
     try:
-        model = keras.saving.load_model(path, compile=compiled, safe_mode=True)
+        with _limited_weights(path):
+            model = keras.saving.load_model(path, compile=compiled, safe_mode=True)
     except Exception as error:  # errors of zip, HDF5, JSON and Keras
         if damage := _damage(path):
             raise SourceError(
@@ -75,6 +89,61 @@ def check_file(path: Path) -> None:
         )
 
 
+def _check_parts(path: Path) -> None:
+    """Check the sizes of the parts of a file before Keras reads them, and that HDF5 can read its weights.
+
+    Args:
+        path: Path of the file.
+
+    Raises:
+        SourceError: A part takes far more memory than it may, or the weights cannot be read.
+    """
+    if path.suffix in (".h5", ".hdf5"):
+        trial.check("hdf5", path)
+    if path.suffix != ".keras":
+        return
+    with suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        sizes = {part.filename: part.file_size for part in archive.infolist()}
+        check_size(path, sum(sizes.values()), "its parts")
+        if sizes.get("config.json", 0) > MAX_CONFIG_BYTES:
+            raise SourceError(
+                f"{path}: its config.json has {format_bytes(sizes['config.json'])}; expected at most "
+                f"{format_bytes(MAX_CONFIG_BYTES)}. Save the model without constants, such as vocabularies."
+            )
+    try:
+        trial.check("keras", path)
+    except SourceError as error:
+        if damage := _damage(path):
+            raise SourceError(
+                f"{path}: is damaged: {damage}. Copy or save the file again."
+            ) from error
+        raise
+
+
+@contextmanager
+def _limited_weights(path: Path) -> Iterator[None]:
+    """Let layers create no more weights than a file can hold: some bytes of a configuration may ask for any number.
+
+    Args:
+        path: Path of the file.
+
+    Raises:
+        ValueError: They create more.
+    """
+    most = path.stat().st_size + UNCHECKED_WEIGHTS
+    add_weight, created = keras.layers.Layer.add_weight, 0
+
+    def counted(layer: Any, shape: Any = None, *arguments: Any, **options: Any) -> Any:
+        nonlocal created
+        created += math.prod(n or 1 for n in ((shape,) if isinstance(shape, int) else shape or ()))
+        if created > most:
+            raise ValueError(f"its layers have more than {most} weights, which it does not hold")
+        return add_weight(layer, shape, *arguments, **options)
+
+    with mock.patch.object(keras.layers.Layer, "add_weight", counted):
+        yield
+
+
 def _missing(path: Path) -> str:
     """Return why a file does not exist: it may be the model of a run that has not finished, or of an evaluation."""
     folder = path.parent
@@ -95,7 +164,7 @@ def _damage(path: Path) -> str:
         with zipfile.ZipFile(path) as file:
             torn, missing = file.testzip(), sorted(parts - {*file.namelist()})
     except (OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        return str(error) if path.suffix == ".keras" else ""
+        return reason_of(error) if path.suffix == ".keras" else ""
     if torn:
         return f"{torn} in it has other bytes than when it was written"
     return f"it has no {' and no '.join(missing)}" if missing else ""
@@ -113,6 +182,7 @@ def load_weights(model: Any, path: str | Path) -> None:
     """
     file = Path(path)
     check_file(file)
+    _check_parts(file)
     if file.suffix == ".keras" and (damage := _damage(file)):
         raise SourceError(f"{path}: is damaged: {damage}. Copy or save the file again.")
     try:
@@ -121,7 +191,7 @@ def load_weights(model: Any, path: str | Path) -> None:
             warnings.filterwarnings("error", "Skipping nested container")
             model.load_weights(file)
     except Exception as error:  # errors of zip, HDF5, JSON and Keras
-        reason = " ".join(str(error).partition("List of objects")[0].split())
+        reason = reason_of(str(error).partition("List of objects")[0])
         raise SourceError(
             f"{path}: its weights cannot be loaded ({type(error).__name__}: {reason}). The file is damaged, or belongs "
             "to another network. Use weights of the same network."
@@ -131,7 +201,7 @@ def load_weights(model: Any, path: str | Path) -> None:
 def _reason(error: Exception) -> str:
     """Return the cause of an error of Keras, without the configuration of the layer around it; empty if it has none."""
     text = " ".join(str(error).split()).partition("Full object config")[0]
-    return text.rpartition("Exception encountered: ")[2].strip()
+    return reason_of(text.rpartition("Exception encountered: ")[2].strip())
 
 
 def _import(name: str) -> None:

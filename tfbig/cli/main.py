@@ -68,7 +68,7 @@ def _fail(name: str, error: Exception, command: str = "") -> int:
     """Print an error in one line, and return the exit code: 2 if a flag is wrong."""
     is_flag = isinstance(error, paths.FlagError)
     text = str(error) if is_flag else messages.in_flags(error, command)
-    print(f"{name}: {one_line(text, most=0)}", file=sys.stderr)
+    print(f"{name}: {one_line(text) or type(error).__name__}", file=sys.stderr)
     return 2 if is_flag else 1
 
 

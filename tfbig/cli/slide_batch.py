@@ -192,7 +192,7 @@ def process_slide(work: Work[Any], path: Path, mpp: float | None) -> Outcome:
     except (TfbigError, OSError, ValueError, MemoryError, tf.errors.OpError) as error:
         if work.settings.strict:
             raise
-        reason = one_line(messages.in_flags(error, work.name), most=0).removeprefix(f"{path}: ")
+        reason = one_line(messages.in_flags(error, work.name)).removeprefix(f"{path}: ")
         return Outcome(None, reason, time.monotonic() - start)
     return Outcome(line, None, time.monotonic() - start)
 

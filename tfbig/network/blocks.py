@@ -18,7 +18,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfbig.errors import UnsupportedLayerError, one_line
+from tfbig.errors import UnsupportedLayerError, reason_of
 from tfbig.network import user_code
 from tfbig.network.rules.call import Slot
 from tfbig.system import keras_internals
@@ -179,7 +179,7 @@ def _unreadable(layer: Any, error: Exception) -> UnsupportedLayerError:
         last = own[-1]
         line = linecache.getline(last.filename, last.lineno or 0).strip()
         place = f", in line {last.lineno} of {last.filename}, `{line}`"
-    reason = one_line(error)
+    reason = reason_of(error)
     return UnsupportedLayerError(
         f"layer '{layer.name}' ({type(layer).__name__}) has no rule and cannot be read by calling it on symbolic "
         f"tensors{place}: {reason[:300]} Use Keras layers and keras.ops only, decide by static shapes and `training` "

@@ -26,10 +26,10 @@ from typing import Any
 import keras
 import yaml
 
-from tfbig.errors import SourceError
+from tfbig.errors import SourceError, reason_of
+from tfbig.sources import csv_table
 from tfbig.sources.writing import atomic_write
-from tfbig.system import output_folder
-from tfbig.system.yaml_files import load_yaml
+from tfbig.system import output_folder, yaml_files
 from tfbig.units import counted
 
 CHECKPOINTS = "checkpoints"
@@ -86,7 +86,9 @@ def read_json(path: str | Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise SourceError(f"{path}: is damaged ({error}). Restore or remove it.") from error
+        raise SourceError(
+            f"{path}: is damaged ({reason_of(error)}). Restore or remove it."
+        ) from error
     if not isinstance(values, dict):
         raise SourceError(f"{path}: is damaged; expected names and values. Restore or remove it.")
     return values
@@ -99,12 +101,9 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         path: YAML file.
 
     Raises:
-        SourceError: The file does not contain names and values, or has aliases.
+        SourceError: There is no such file, or it does not contain names and values, or has aliases.
     """
-    try:
-        values = load_yaml(Path(path).read_text(encoding="utf-8"))
-    except (ValueError, yaml.YAMLError) as error:  # ValueError: not UTF-8, or an impossible date
-        raise SourceError(f"{path}: is damaged ({error}). Restore or remove it.") from error
+    values = yaml_files.read_yaml(path)
     if not isinstance(values, dict):
         raise SourceError(f"{path}: is damaged; expected names and values. Restore or remove it.")
     return values
@@ -199,10 +198,12 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
                     key: _unescaped(value) if isinstance(value, str) else value
                     for key, value in row.items()
                 }
-                for row in table
+                for row in csv_table.limited(table)
             ]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise SourceError(f"{path}: is damaged ({error}). Restore or remove it.") from error
+        raise SourceError(
+            f"{path}: is damaged ({reason_of(error)}). Restore or remove it."
+        ) from error
     if "\0" in "".join(names):
         raise SourceError(f"{path}: is damaged: it holds zeros. Restore or remove it.")
     if any(None in row or None in row.values() for row in rows):

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import csv
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tfbig.sources.files import PathLike
+from tfbig.sources.untrusted import regular_file
+from tfbig.units import format_bytes
 
 SEPARATORS = (",", ";", "\t")
 """Characters between columns; spreadsheets write semicolons where the decimal separator is a comma."""
+
+MOST_ROWS, MOST_CELLS, MOST_BYTES = 10**6, 10**7, 2**28
+"""Largest table, of which each cell takes some 100 bytes of memory; a cohort of 100,000 may have 100 columns."""
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029]")
+_SMALLER = "Write a table of fewer rows, and of the columns that are needed"
 
 
 def read_rows(path: PathLike) -> list[dict[str, str]]:
@@ -26,10 +36,42 @@ def read_rows(path: PathLike) -> list[dict[str, str]]:
     Raises:
         OSError: The file cannot be read.
         UnicodeDecodeError: It is not text in UTF-8.
-        csv.Error: It is not a CSV file.
+        csv.Error: It is not a CSV file, or a larger one than `MOST_ROWS`, `MOST_CELLS` or `MOST_BYTES`.
+        SourceError: It is a pipe or a device.
     """
+    if Path(path).exists() and (size := regular_file(path).st_size) > MOST_BYTES:
+        raise csv.Error(
+            f"it has {format_bytes(size)}, and at most {format_bytes(MOST_BYTES)} are read. {_SMALLER}"
+        )
     with Path(path).open(newline="", encoding="utf-8-sig") as file:
         first = file.readline()
         file.seek(0)
         separator = next((mark for mark in SEPARATORS if mark in first), ",")
-        return list(csv.DictReader(file, delimiter=separator))
+        return list(limited(csv.DictReader(_lines(file), delimiter=separator)))
+
+
+def _lines(file: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a file, which have no control characters: they would be printed with the cells."""
+    for number, line in enumerate(file, start=1):
+        if found := _CONTROL.search(line):
+            raise csv.Error(
+                f"line {number} has the control character {found[0]!r}, so it is no text"
+            )
+        yield line
+
+
+def limited(table: csv.DictReader[str]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table, in which a short row takes the memory of all columns.
+
+    Args:
+        table: Reader of the table.
+
+    Raises:
+        csv.Error: There are more than `MOST_ROWS` or `MOST_CELLS`.
+    """
+    cells = 0
+    for number, row in enumerate(table, start=1):
+        cells += len(row) + len(row.get(None) or ())
+        if number > MOST_ROWS or cells > MOST_CELLS:
+            raise csv.Error(f"it has more than {MOST_ROWS} rows, or {MOST_CELLS} cells. {_SMALLER}")
+        yield row

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import tifffile
 
-from tfbig.errors import SourceError
+from tfbig.errors import SourceError, reason_of
 from tfbig.sources import csv_table
 from tfbig.sources.files import PathLike
 
@@ -108,7 +108,7 @@ def read_mpp_table(path: PathLike) -> dict[str, float]:
         rows = csv_table.read_rows(path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SourceError(
-            f"{path}: cannot be read as a CSV file ({error}); expected columns wsi, mpp."
+            f"{path}: cannot be read as a CSV file ({reason_of(error)}); expected columns wsi, mpp."
         ) from error
     if not rows:
         raise SourceError(

@@ -9,11 +9,12 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import pickletools
 import struct
 import zipfile
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import index
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -21,8 +22,10 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from tfbig.errors import reason_of
 from tfbig.sources.files import File, PathLike
 from tfbig.sources.source import RowArray
+from tfbig.units import format_bytes
 
 STORAGES: Final = {
     "DoubleStorage": np.float64,
@@ -39,9 +42,15 @@ STORAGES: Final = {
 """Types of the numbers in a file of torch."""
 DAMAGE: Final = (
     *(zipfile.BadZipFile, pickle.UnpicklingError, struct.error, ValueError, OSError, EOFError),
-    *(KeyError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError),
+    *(KeyError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError, MemoryError),
 )
 """Errors of damaged files."""
+MAX_PICKLE_BYTES: Final = 2**21
+"""Largest accepted size of a pickle by default; torch writes about 200 bytes for each tensor."""
+_MOST_AXES: Final = 32
+"""Axes of a tensor."""
+_MOST_TUPLES: Final = 50_000
+"""Tuples of a pickle, of which torch writes four for each tensor; hashing 200,000 in one another ends the process."""
 _LOCAL_HEADER: Final = struct.Struct("<4s22x2H")
 """Signature of an entry of a zip archive, and the lengths of its name and of its extra field."""
 
@@ -64,6 +73,11 @@ class Storage(NamedTuple):
     offset: int
     length: int
     checksum: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the numbers."""
+        return self.length * int(np.dtype(STORAGES[self.dtype]).itemsize)
 
 
 class Tensor(NamedTuple):
@@ -107,12 +121,12 @@ Content: TypeAlias = Any
 """What was saved: a `Tensor`, or dictionaries, lists, tuples, texts and numbers with tensors among them."""
 
 
-def read(path: PathLike, max_pickle_bytes: int | None = None) -> Content:
+def read(path: PathLike, max_pickle_bytes: int = MAX_PICKLE_BYTES) -> Content:
     """Return what a file of `torch.save` holds, with a `Tensor` in place of each tensor.
 
     Args:
         path: The file.
-        max_pickle_bytes: Largest accepted size of the pickle, or None.
+        max_pickle_bytes: Largest accepted size of the pickle.
 
     Raises:
         RefusedError: The file is of a version of torch before 1.6, or has anything but tensors.
@@ -126,30 +140,47 @@ def read(path: PathLike, max_pickle_bytes: int | None = None) -> Content:
             raise ValueError("it is not an archive that torch.save wrote")
         folder = pickled[0].removesuffix("data.pkl")
         size = archive.getinfo(pickled[0]).file_size
-        if max_pickle_bytes is not None and size > max_pickle_bytes:
-            raise RefusedError(f"has a pickle of {size} bytes, which is more than one tensor needs")
+        if size > max_pickle_bytes:
+            raise RefusedError(f"has a pickle of {size} bytes, which is more than its tensors need")
         order = f"{folder}byteorder"
-        if order in archive.namelist() and archive.read(order) != b"little":
+        if order in archive.namelist() and _part(archive, order, 16) != b"little":
             raise RefusedError("was written on a machine with big-endian numbers")
         return _Reader(archive, folder, File(path)).load()
 
 
-def array(path: PathLike, tensor: Tensor) -> npt.NDArray[Any]:
-    """Return the numbers of a tensor, and check those of its whole storage.
+def arrays(path: PathLike, tensors: Mapping[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
+    """Return the numbers of tensors, after checking those of their whole storages.
+
+    Each storage is read once: tensors that share one share its memory.
 
     Args:
         path: The file.
-        tensor: A tensor of it.
+        tensors: Tensors of it, by name.
 
     Raises:
-        ValueError: The numbers are damaged.
+        ValueError: The numbers are damaged, or storages overlap.
     """
-    storage, dtype = tensor.storage, tensor.dtype
-    data = File(path).read(storage.offset, storage.length * dtype.itemsize)
+    storages = {tensor.storage for tensor in tensors.values()}
+    needed, stored = sum(storage.num_bytes for storage in storages), File(path).num_bytes
+    if needed > stored:
+        raise ValueError(
+            f"its storages of {format_bytes(needed)} overlap in {format_bytes(stored)}"
+        )
+    numbers = {storage: _numbers(path, storage) for storage in storages}
+    return {name: _view(tensor, numbers[tensor.storage]) for name, tensor in tensors.items()}
+
+
+def _numbers(path: PathLike, storage: Storage) -> npt.NDArray[Any]:
+    """Return the numbers of a storage `[n]`, whose checksum is right."""
+    data = File(path).read(storage.offset, storage.num_bytes)
     if zlib.crc32(data) != storage.checksum:
         raise ValueError("the checksum of its numbers is wrong")
-    numbers = np.frombuffer(data, dtype)
-    strides = [step * dtype.itemsize for step in tensor.strides]
+    return np.frombuffer(data, STORAGES[storage.dtype])
+
+
+def _view(tensor: Tensor, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a tensor as a view of the numbers of its storage."""
+    strides = [step * tensor.dtype.itemsize for step in tensor.strides]
     return np.lib.stride_tricks.as_strided(
         numbers[tensor.start :], tensor.shape, strides, writeable=False
     )
@@ -165,9 +196,31 @@ def rows(path: PathLike, tensor: Tensor, start: int, stop: int) -> RowArray:
         stop: Row after the last one.
     """
     if not tensor.is_contiguous:
-        return np.ascontiguousarray(array(path, tensor)[start:stop])
+        return np.ascontiguousarray(arrays(path, {"": tensor})[""][start:stop])
     shape = (stop - start, *tensor.shape[1:])
     return File(path).read_rows(tensor.offset, tensor.dtype, shape, start)
+
+
+def _part(archive: zipfile.ZipFile, name: str, most: int = -1) -> bytes:
+    """Return a part of an archive, or the first `most` bytes of it."""
+    with archive.open(name) as part:
+        return part.read(most)
+
+
+def _check_instructions(pickled: bytes) -> None:
+    """Check that a pickle takes little more memory than its bytes, and no depth that ends the process.
+
+    Raises:
+        RefusedError: It numbers objects that it does not have, for which memory would be set aside, or has more tuples
+            than torch writes.
+        ValueError: It is damaged.
+    """
+    tuples = 0
+    for code, argument, _ in pickletools.genops(pickled):
+        tuples += code.name.startswith("TUPLE")
+        numbered = int(argument or 0) if code.name in ("PUT", "BINPUT", "LONG_BINPUT") else 0
+        if tuples > _MOST_TUPLES or numbered > len(pickled):
+            raise RefusedError("has a pickle of more objects than its tensors need")
 
 
 class _Reader(pickle.Unpickler):
@@ -182,7 +235,9 @@ class _Reader(pickle.Unpickler):
     """
 
     def __init__(self, archive: zipfile.ZipFile, folder: str, file: File) -> None:
-        super().__init__(io.BytesIO(archive.read(f"{folder}data.pkl")))
+        pickled = _part(archive, f"{folder}data.pkl")
+        _check_instructions(pickled)
+        super().__init__(io.BytesIO(pickled))
         self._archive, self._folder, self._file = archive, folder, file
 
     def find_class(self, module: str, name: str) -> Any:
@@ -227,10 +282,12 @@ class _BuildTensor:
         """Return a tensor of a storage.
 
         Raises:
-            ValueError: The tensor reaches out of its storage, or repeats numbers of it.
+            ValueError: The tensor reaches out of its storage, repeats numbers of it, or has too many axes.
         """
         if not isinstance(storage, Storage):
             raise ValueError(f"a tensor of a {type(storage).__name__}")
+        if len(shape) > _MOST_AXES:
+            raise ValueError(f"a tensor of {len(shape)} axes")
         start = index(start)
         extents, steps = tuple(map(index, shape)), tuple(map(index, strides))
         last = start + sum((n - 1) * step for n, step in zip(extents, steps, strict=True))
@@ -278,6 +335,6 @@ def describe(path: PathLike, error: Exception) -> str:
         error: An exception of `DAMAGE`.
     """
     if isinstance(error, RefusedError):
-        return f"{path}: {error}"
-    reason = " ".join(str(error).split()).removeprefix(f"{path}: ")
+        return f"{path}: {reason_of(error)}"
+    reason = reason_of(error).removeprefix(f"{path}: ")
     return f"{path}: is not a file of torch.save, or is damaged ({reason})"

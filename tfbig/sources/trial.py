@@ -16,8 +16,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Final
 
-from tfbig.errors import SourceError
+from tfbig.errors import SourceError, reason_of
 from tfbig.sources.files import PathLike
+from tfbig.sources.untrusted import regular_file
 
 SECONDS: Final = 300
 """Longest time of a trial: disks in a network may be slow."""
@@ -30,17 +31,14 @@ def check(kind: str, path: PathLike, text: str = "") -> None:
     A file is tried once, and again when it has changed.
 
     Args:
-        kind: "hdf5", "openslide", "raster" or "zarr".
+        kind: "hdf5", "keras", "openslide", "raster" or "zarr".
         path: The file, or the folder of a zarr array.
         text: What is opened in place of the file: the text of a VRT file, or by default its name.
 
     Raises:
         SourceError: The process ended, or took more than `SECONDS`; HDF5 cannot read the file; or there is none.
     """
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be opened: {error.strerror}. Check the path.") from error
+    status = os.stat(path) if os.path.isdir(path) else regular_file(path)
     _check(kind, os.fspath(path), text, status.st_size, status.st_mtime_ns)
 
 
@@ -50,7 +48,7 @@ def _check(kind: str, name: str, text: str, size: int, time_ns: int) -> None:
     reason = _PROCESS.attempt(kind, text or os.path.abspath(name))
     if reason:
         raise SourceError(
-            f"{name}: {reason} ({size} bytes). The file is damaged; copy or write it again."
+            f"{name}: {reason_of(reason)} ({size} bytes). The file is damaged; copy or write it again."
         )
 
 
@@ -101,7 +99,12 @@ class _Process:
             command = [sys.executable, str(PROGRAM)]
             pipe = subprocess.PIPE
             self._child = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True
+                command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=self._errors,
+                text=True,
+                env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # each takes address space
             )
         return self._child
 

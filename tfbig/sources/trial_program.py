@@ -5,19 +5,89 @@ It answers with a line of JSON for each: what is wrong with the file, or an empt
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import resource
+import struct
 import sys
+import zipfile
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
-MOST_BYTES = 2**32
+MOST_BYTES = 2**31
+"""Memory for a file, above what the process has."""
+MOST_CHUNK_BYTES = 2**29
+"""Largest chunk of a dataset that is read; HDF5 decompresses it whole, and holds both forms at once."""
 NO_FILTER = ("can't open directory", "plugin", "not registered")
 """Words of errors of HDF5 about a filter that is not installed."""
 
 
-def open_hdf5(name: str) -> str:
-    """Read all attributes, and the first and the last row of all datasets.
+class Part(io.RawIOBase):
+    """Part of a file, as a file.
+
+    Args:
+        file: The file.
+        start: Its first byte.
+        size: Number of bytes.
+    """
+
+    def __init__(self, file: BinaryIO, start: int, size: int) -> None:
+        self._file, self._start, self._size, self._place = file, start, size, 0
+
+    def readable(self) -> bool:
+        """Return that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return that it can be read from any place."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Continue at another place, and return it."""
+        self._place = offset + (0, self._place, self._size)[whence]
+        return self._place
+
+    def readinto(self, buffer: Any) -> int:
+        """Read bytes into a buffer, and return their number."""
+        count = max(min(len(buffer), self._size - self._place), 0)
+        self._file.seek(self._start + self._place)
+        data = self._file.read(count)
+        buffer[: len(data)] = data
+        self._place += len(data)
+        return len(data)
+
+
+def open_keras(name: str) -> str:
+    """Do the same with the weights in a `.keras` file, and compare their sizes with that of the file."""
+    import h5py
+
+    with zipfile.ZipFile(name) as archive, open(name, "rb") as file:
+        info = archive.getinfo("model.weights.h5")
+        if info.compress_type:  # Keras does not
+            weights: Any = io.BytesIO(archive.read(info))
+        else:
+            file.seek(info.header_offset + 26)
+            lengths = struct.unpack("<2H", file.read(4))
+            weights = Part(file, info.header_offset + 30 + sum(lengths), info.file_size)
+        if reason := open_hdf5(weights):
+            return reason
+        sizes: list[int] = []
+
+        def add(_: str, item: Any) -> None:
+            if isinstance(item, h5py.Dataset):
+                sizes.append(2**60 if item.external or item.is_virtual else item.nbytes)
+
+        with h5py.File(weights, "r") as opened:
+            opened.visititems(add)
+    if sum(sizes) > 2 * info.file_size + MOST_CHUNK_BYTES:
+        return "has weights that take far more bytes than it, or that are in other files"
+    return ""
+
+
+def open_hdf5(name: Any) -> str:
+    """Read all attributes, and the first and the last row of all datasets in the file with chunks of a usual size.
 
     Where a file is damaged, HDF5 raises an error but may also write to memory that it has freed: the other process must
     not open such a file. Attributes of types that NumPy does not have, and filters that are not installed, are no
@@ -25,10 +95,18 @@ def open_hdf5(name: str) -> str:
     """
     import h5py
 
+    def is_read(item: Any) -> bool:
+        """Return whether the item is a dataset that readers accept."""
+        if not isinstance(item, h5py.Dataset) or not item.ndim or not item.shape[0]:
+            return False
+        numbers = max(math.prod(item.chunks or ()), math.prod(item.shape[1:]))
+        is_small = numbers * item.dtype.itemsize <= MOST_CHUNK_BYTES
+        return is_small and not item.external and not item.is_virtual
+
     def read(_: str, item: Any) -> None:
         with suppress(TypeError):
             dict(item.attrs)
-        if isinstance(item, h5py.Dataset) and item.ndim and item.shape[0]:
+        if is_read(item):
             for row in (0, item.shape[0] - 1):
                 try:
                     item[row]
@@ -43,7 +121,9 @@ def open_hdf5(name: str) -> str:
             read("/", file)
             file.visititems(read)
     except Exception as error:
-        return f"is not a readable HDF5 file: {error}"
+        return (
+            f"is not a readable HDF5 file: {' '.join(str(error).split()) or type(error).__name__}"
+        )
     return ""
 
 
@@ -95,20 +175,32 @@ def open_zarr(name: str) -> str:
     return ""
 
 
-def main() -> None:
-    """Limit the memory, and open files until there are no more names."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def limit_memory() -> None:
+    """Limit the memory to `MOST_BYTES` above what the process holds."""
     with suppress(ValueError, OSError):  # a lower limit, or a system without this one
-        resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + MOST_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+
+
+def main() -> None:
+    """Open files until there are no more names."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     functions = {
         "hdf5": open_hdf5,
+        "keras": open_keras,
         "openslide": open_slide,
         "raster": open_raster,
         "zarr": open_zarr,
     }
     for line in sys.stdin:
         kind, name = json.loads(line)
-        print(json.dumps(functions[kind](name)), flush=True)
+        limit_memory()
+        try:
+            reason = functions[kind](name)
+        except Exception as error:
+            reason = f"cannot be read: {error or type(error).__name__}"
+        print(json.dumps(reason), flush=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tfbig.errors import SourceError, TfbigError, one_line
+from tfbig.errors import SourceError, TfbigError, reason_of
 from tfbig.sources.files import PathLike
 from tfbig.units import format_bytes
 
@@ -39,7 +39,7 @@ def reading(path: PathLike, what: str = "cannot be read") -> Iterator[None]:
             f"{path}: {what}: it needs more memory than there is. If the file is whole, give the process more memory."
         ) from error
     except Exception as error:
-        reason = one_line(error).rstrip(".")
+        reason = reason_of(error)
         raise SourceError(
             f"{path}: {what}: {reason}. The file is damaged, or of a kind that is not supported; write or copy it "
             "again."
@@ -58,7 +58,7 @@ def regular_file(path: PathLike) -> os.stat_result:
     try:
         status = os.stat(path)
     except (OSError, ValueError) as error:  # ValueError: a null character
-        reason = getattr(error, "strerror", None) or one_line(error)
+        reason = getattr(error, "strerror", None) or reason_of(error)
         raise SourceError(f"{path}: cannot be opened: {reason}. Check the path.") from error
     if not stat.S_ISREG(status.st_mode):
         raise SourceError(f"{path}: is not a regular file, but a folder, a pipe or a device.")
@@ -100,13 +100,13 @@ def beside(header: PathLike, name: str) -> Path:
     path = folder / name
     if not os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep):
         raise SourceError(
-            f"{header}: names the file {one_line(name)!r}, which is not in its own folder. Copy both into "
+            f"{header}: names the file {reason_of(name)!r}, which is not in its own folder. Copy both into "
             "one folder, and name the file relative to it."
         )
     try:
         regular_file(path)
     except SourceError as error:
         raise SourceError(
-            f"{header}: names a file that cannot be read: {one_line(error, 1000)}."
+            f"{header}: names a file that cannot be read: {reason_of(error, 1000)}."
         ) from error
     return path

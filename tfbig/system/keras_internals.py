@@ -6,6 +6,7 @@ compare with its source.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -22,6 +23,7 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope as in_st
 from keras.src.ops import core, image, linalg, math, nn, numpy
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from keras.src.random.seed_generator import global_seed_generator as global_seed_generator
+from keras.src.saving import saving_lib
 from keras.src.trainers.trainer import model_supports_jit as supports_jit  # noqa: F401
 
 LORA: Final = ("lora_kernel_a", "lora_kernel_b")
@@ -353,3 +355,18 @@ def without_gradient_sums(optimizer: Any) -> Iterator[None]:
         yield
     finally:
         del inner._all_reduce_sum_gradients
+
+
+def weights_file(model: keras.Model) -> memoryview:
+    """Return the bytes of the `.weights.h5` file of a model.
+
+    `Model.save_weights` writes a file through HDF5, which ends the process when the disk is full.
+
+    Args:
+        model: The model.
+    """
+    stream = io.BytesIO()
+    store = saving_lib.H5IOStore(stream, mode="w")
+    saving_lib._save_state(model, store, None, inner_path="", visited_saveables=set())
+    store.close()
+    return stream.getbuffer()

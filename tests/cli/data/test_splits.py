@@ -197,3 +197,9 @@ def test_class_without_training_items_is_a_warning(capsys):
     assert err == (
         "warning: none of the bags to train on has the class tumour, which cannot be learned\n"
     )
+
+
+def test_a_cell_of_two_lines_is_one_line_in_errors(tmp_path):
+    (tmp_path / "a.csv").write_text('slide_id,split\nx,"tr\nain"\n')
+    with pytest.raises(SourceError, match=r"a\.csv: line 2: split 'tr ain'; expected train"):
+        splits.read_table(tmp_path / "a.csv", ["slide_id"])

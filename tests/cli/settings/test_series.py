@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tfbig import SourceError
 from tfbig.cli.settings.series import members
 
 
@@ -36,3 +37,9 @@ def test_each_member_has_its_seed_and_fold() -> None:
     found = members({"seed": 1, "seeds": 2, "folds": 3})
     assert [(m.fold, m.seed) for m in found] == [(f, s) for f in range(3) for s in (1, 2)]
     assert {member.seed for member in members({"seed": 7, "folds": 3})} == {7}
+
+
+@pytest.mark.parametrize("settings", [{"seed": "x"}, {"seeds": 10**9}, {"folds": [2]}])
+def test_settings_of_a_damaged_run(settings: dict[str, Any]) -> None:
+    with pytest.raises(SourceError, match=r"c\.yaml: seed .*expected whole numbers"):
+        members(settings, "c.yaml")

@@ -38,6 +38,11 @@ def test_recipes_are_found_in_every_directory(
         (None, "c.yaml: no such file; expected a YAML file of flags"),
         ("a: [", "c.yaml: is not YAML: "),
         ("a: 2024-99-99\n", "c.yaml: is not YAML: "),
+        ("a: !!bool x\n", "c.yaml: is not YAML: 'x'"),
+        ("a: !!timestamp x\n", "c.yaml: is not YAML: "),
+        ("[" * 2000 + "]" * 2000, "c.yaml: is not YAML: "),
+        ("a: 1" + ":1" * 10**5, "c.yaml: is not YAML: a number of 200001 characters"),
+        ("a: " + "x" * 2**21, "c.yaml: has 2.1 MiB; settings have at most"),
         ("- a\n", "c.yaml: holds no `flag: value` lines"),
         ("dry-run: true\n", "c.yaml: 'dry-run' can be given on the command line only"),
         ("dry_run: true\n", "c.yaml: 'dry_run' can be given on the command line only"),
@@ -51,4 +56,6 @@ def test_wrong_files(
     with pytest.raises(SystemExit) as ended:
         yaml_flags.read_tokens(tmp_path / "c.yaml", RunSettings)
     assert ended.value.code == 2
-    assert message in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert len(printed.splitlines()) == 1

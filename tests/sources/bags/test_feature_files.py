@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -107,3 +110,35 @@ def test_files_of_other_programs(tmp_path: Path) -> None:
         file["coords"] = np.zeros((3, 2))
     with pytest.raises(SourceError, match=r"a\.h5: is not an HDF5 file with 'features'"):
         read_written(tmp_path / "a.h5")
+
+
+FULL = """
+import resource, sys
+import numpy as np
+from tfbig.errors import SourceError
+from tfbig.sources import ArraySource, Coords
+from tfbig.sources.bags.feature_files import write_features
+from tfbig.sources.slides.opening import SourceSlide
+
+slide = SourceSlide(ArraySource(np.zeros((100, 100, 3), np.uint8), "a"), "numpy")
+coords = Coords("a", np.zeros((1000, 2), np.int64), 8, 1.0)
+for most in (0, 100, 1000, 300_000, 2_040_000, resource.RLIM_INFINITY):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+    try:
+        with write_features(sys.argv[1], coords, slide, 512, "e") as writer:
+            for start in range(0, 1000, 100):
+                writer.write(start, np.ones((100, 512), np.float32))
+    except SourceError as error:
+        print(error, file=sys.stderr)
+"""
+
+
+def test_a_disk_that_becomes_full(tmp_path: Path) -> None:
+    """HDF5 would end the process when a file that it could not write is closed."""
+    path = tmp_path / "a.h5"
+    program = [sys.executable, "-c", FULL, str(path)]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert len(re.findall(r"/a\.h5: cannot be written: \[Errno 27\] .*\n", done.stderr)) == 5
+    assert [p.name for p in tmp_path.iterdir()] == ["a.h5"]
+    assert FeatureBag(path).read(0, 1000).all()

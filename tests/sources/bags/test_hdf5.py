@@ -89,7 +89,9 @@ def test_exceptions_of_h5py_become_errors_that_name_the_file(
 ) -> None:
     h5py.File(tmp_path / "bag.h5", "w").close()
     with (
-        pytest.raises(tfbig.SourceError, match=r"bag\.h5: is not a readable HDF5 file: .*damaged"),
+        pytest.raises(
+            tfbig.SourceError, match=r"bag\.h5: is not a readable HDF5 file: .*(damaged|memory)"
+        ),
         hdf5.opened(str(tmp_path / "bag.h5")),
     ):
         raise kind("damaged")
@@ -113,3 +115,34 @@ def test_bytes_of_a_bag_that_changed(tmp_path: Path) -> None:
                 refused += 1
                 assert "bad.h5" in str(error)
     assert refused > 20
+
+
+def test_chunks_that_take_the_memory_of_the_machine(tmp_path: Path) -> None:
+    """The trial does not decompress them, and they are refused after it."""
+    path = tmp_path / "chunk.h5"
+    with h5py.File(path, "w") as file:
+        options = {"chunks": (2**26, 2), "maxshape": (None, None), "compression": "gzip"}
+        data = file.create_dataset("coords", (2**26, 2), "i8", **options)
+        data.id.write_direct_chunk((0, 0), bytes(2**22))
+    with cheap(), pytest.raises(tfbig.SourceError, match=r"chunk\.h5: .* is stored in chunks of"):
+        sources.read_coords(path)
+
+
+@pytest.mark.parametrize(
+    ("width", "tiles", "message"),
+    [
+        (5 * 10**8, 20, r"has 500000000 numbers for each tile; expected 1 to"),
+        (8, 2 * 10**8, r"'coords' has 200000000 tiles; expected 1 to"),
+    ],
+)
+def test_sizes_that_no_slide_has(width: int, tiles: int, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for name, shape in (("features", (20, width)), ("coords", (tiles, 2))):
+            chunks = tuple(min(n, 2**18) for n in shape)
+            data = file.create_dataset(name, shape, "f4", chunks=chunks, compression="gzip")
+            stored = data.nbytes // hdf5.MAX_RATIO + 1  # the other chunks hold zeros
+            if data.nbytes > 2**24:
+                data.id.write_direct_chunk((0, 0), bytes(stored), 1)
+    with cheap(), pytest.raises(tfbig.SourceError, match=rf"a\.h5: .*{message}"):
+        sources.open_bag(path)

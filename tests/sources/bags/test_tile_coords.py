@@ -79,3 +79,11 @@ def test_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(SourceError, match=r"a\.h5: cannot be written: disk is full"):
         write_coords(tmp_path / "a.h5", coords, slide)
     assert [p.name for p in tmp_path.iterdir()] == ["a.tif"]
+
+
+def test_a_name_that_is_an_array(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        data = file.create_dataset("coords", data=np.zeros((2, 2), int))
+        data.attrs.update({"patch_size": 32, "patch_size_level0": 32, "name": np.zeros(2)})
+    with pytest.raises(SourceError, match=r"a\.h5: .*invalid values \(ValueError: name"):
+        read_coords(tmp_path / "a.h5")

@@ -181,3 +181,17 @@ def test_no_background_without_bounds(scanned_slide: Any, changes: dict[str, str
 def test_background_of_a_scaled_slide(scanned_slide: Any) -> None:
     scanned_slide.mpp = (0.25, 0.25)
     check_background(scanned_slide.at(mpp=0.7), 0.1)
+
+
+def test_errors_of_other_threads(scanned_slide: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an error in one thread, all that OpenSlide is asked of the slide raises in the others."""
+    source, fake = scanned_slide.level(0), scanned_slide._handle.slide()
+
+    def fail(*_: Any) -> Any:
+        raise KeyError("openslide.background-color")
+
+    monkeypatch.setattr(fake, "read_region", fail)
+    fake.properties = None
+    assert source.colour((0, 9), (0, 9)) is not None
+    with pytest.raises(SourceError, match=r"cannot be decoded \('openslide\.background-color'\)"):
+        source.read_window((1600, 3200), (4000, 6000))

@@ -286,3 +286,14 @@ def test_file_whose_first_page_was_not_written(tmp_path: Path, header: bytes) ->
     path.write_bytes(header)
     with pytest.raises(SourceError, match=r"begun\.tif: is a TIFF file without a complete image"):
         TiffSource(path)
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+def test_strips_in_the_header(compression: str | None, tmp_path: Path) -> None:
+    """A strip of no bytes is missing by convention; one at byte 0 would show the header."""
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, np.ones((32, 32), np.uint8), compression=compression, rowsperstrip=16)
+    with tifffile.TiffFile(path, mode="r+") as tiff:
+        tiff.pages[0].tags[273].overwrite((0, 0))
+    with pytest.raises(SourceError, match=r"a\.tif: has a tile or strip at byte 0"):
+        sources.open(path)

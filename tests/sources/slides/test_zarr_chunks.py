@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import itertools
 import json
 import lzma
 import zlib
@@ -107,6 +108,29 @@ def test_chunk_that_decodes_to_more_than_it_declares(tmp_path: Path, name: str) 
     slide = open_slide(path)
     with cheap(), pytest.raises(SourceError, match=r"a\.zarr: the chunk .* decodes to more than 3"):
         slide.read((0, 40), (0, 40))
+
+
+def test_frames_of_zstd_that_follow_a_small_one(tmp_path: Path) -> None:
+    """The first says how large it is, or does not: its bytes are counted then."""
+    small = imagecodecs.zstd_encode(bytes(3072))
+    unsized = (
+        b"\x28\xb5\x2f\xfd" + b"\x00\x58" + (3072 << 3 | 2 | 1).to_bytes(3, "little") + b"\x00"
+    )
+    for name, first in itertools.product(("zstd", "zstd 3"), (small, unsized)):
+        path = written(tmp_path / f"{name}-{len(first)}.zarr", name, noise(70, 50, 3))
+        zero_chunks(path, first)
+        assert not open_slide(path).read((0, 32), (0, 32)).any()
+        zero_chunks(path, first + imagecodecs.zstd_encode(bytes(BOMB_BYTES)))
+        with cheap(), pytest.raises(SourceError, match=rf"{name}-.*\.zarr: "):
+            open_slide(path).read((0, 40), (0, 40))
+
+
+def test_chunks_of_nothing(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.zarr", "zlib", noise(70, 50, 3))
+    metadata = json.loads((path / ".zarray").read_text())
+    (path / ".zarray").write_text(json.dumps(metadata | {"chunks": [32, 0, 3]}))
+    with pytest.raises(SourceError, match=r"a\.zarr: "):
+        open_slide(path)
 
 
 def test_chunk_of_a_shard_that_decodes_to_more_than_it_declares(tmp_path: Path) -> None:

@@ -58,7 +58,8 @@ def judged_runs(folder: Path) -> list[Judged]:
         raise SourceError(
             f"{folder}: is not a run folder of train or evaluate; expected one with {run_folder.CONFIG}."
         )
-    series = members(run_folder.read_yaml(folder / run_folder.CONFIG))
+    config = folder / run_folder.CONFIG
+    series = members(run_folder.read_yaml(config), str(config))
     places = [member.folder(folder) for member in series] or [folder]
     finished = [place for place in places if (place / run_folder.METRICS).exists()]
     if not finished:

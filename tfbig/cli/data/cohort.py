@@ -331,7 +331,7 @@ def open_rows(
             labels.append(row["label"])
         except UNREADABLE as error:
             text = messages.in_flags(error, "train")
-            reason = one_line(text, most=0).removeprefix(f"{row['place']}: ")
+            reason = one_line(text).removeprefix(f"{row['place']}: ")
             failed.append((row["slide_id"], f"{row['place']}: {reason}"))
     if not items:
         raise splits.none_usable("slides", rows[0]["split"], failed)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tfbig import SourceError
 from tfbig.cli.data.splits import SPLITS
+from tfbig.errors import reason_of
 from tfbig.sources import csv_table
 
 MANY = 10
@@ -108,7 +109,7 @@ def read_rows(path: Path, columns: Mapping[str, Sequence[str]]) -> list[dict[str
     try:
         rows = csv_table.read_rows(path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or reason_of(error)
         raise SourceError(
             f"{path}: cannot be read ({reason}); expected a table with columns {wanted}."
         ) from error

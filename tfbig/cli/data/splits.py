@@ -237,13 +237,15 @@ def _csv_rows(path: Path, flag: str) -> list[Row]:
         ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SourceError(
-            f"{path}: cannot be read as a CSV file in UTF-8 ({error}). Check {flag}."
+            f"{path}: cannot be read as a CSV file in UTF-8 ({one_line(error)}). Check {flag}."
         ) from error
 
 
 def _stripped(text: Any) -> Any:
-    """Return a cell without the spaces around it; rows that are too short or too long have other values."""
-    return text.strip() if isinstance(text, str) else text
+    """Return a cell in one line without spaces around it; rows that are too short or too long have other values."""
+    if not isinstance(text, str):
+        return text
+    return " ".join(text.split()) if {*text} & {*"\n\r\t"} else text.strip()
 
 
 def check_inside(paths: Iterable[str | Path], folders: Iterable[str | Path]) -> None:
@@ -398,7 +400,7 @@ def write_tables(
     if table:
         run_folder.write_csv(folder / run_folder.SLIDES, table)
     for name, reason in failed:
-        run_folder.save_failure(folder, name, one_line(reason, most=0).removeprefix(f"{name}: "))
+        run_folder.save_failure(folder, name, one_line(reason).removeprefix(f"{name}: "))
 
 
 def exit_code(folder: Path) -> int:
@@ -444,11 +446,10 @@ def cases_by_stratum(rows: Sequence[Row]) -> list[list[str]]:
     Args:
         rows: Rows as in `split_rows`.
     """
-    strata = strata_of(rows)
-    return [
-        [case for case, stratum in strata.items() if stratum == each]
-        for each in sorted(set(strata.values()))
-    ]
+    groups: dict[Any, list[str]] = {}
+    for case, stratum in strata_of(rows).items():
+        groups.setdefault(stratum, []).append(case)
+    return [groups[stratum] for stratum in sorted(groups)]
 
 
 def print_counts(

@@ -19,6 +19,7 @@ from tfbig.cli.settings.series import members
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.tasks import class_scores, targets
 from tfbig.cli.tasks.target import Target
+from tfbig.errors import reason_of
 from tfbig.results import figures, geojson, heatmap, run_folder, slide_viewer
 from tfbig.sources import Coords, Source
 from tfbig.sources.slides.slide import Slide, title_of
@@ -48,16 +49,30 @@ def load_run(path: str | Path, custom: Sequence[str] = ()) -> tuple[Any, Config]
     try:
         config = run_folder.read_yaml(folder / run_folder.CONFIG)
         config["task"]
-    except (OSError, KeyError, SourceError) as error:
+        _check_names(config.get("class_names"))
+    except (OSError, KeyError, ValueError) as error:
         raise SourceError(
-            f"{folder}: is not a run folder of train ({error}); expected one with {run_folder.CONFIG} and model.keras."
+            f"{folder}: is not a run folder of train ({reason_of(error)}); expected one with {run_folder.CONFIG} and "
+            "model.keras."
         ) from error
-    if several := members(config):
+    if several := members(config, str(folder / run_folder.CONFIG)):
         one = several[0].folder(folder)
         raise SourceError(
             f"{folder}: holds the runs of several seeds or folds. Name one of them, such as {one}."
         )
     return load_model.load(folder / "model.keras", custom), config
+
+
+def _check_names(names: Any) -> None:
+    """Check the names of classes in the settings of a run.
+
+    Raises:
+        ValueError: They are no list of texts.
+    """
+    if names is not None and not (
+        isinstance(names, list) and all(isinstance(n, str) for n in names)
+    ):
+        raise ValueError(f"its class_names are {reason_of(names)}, not a list of names")
 
 
 def input_of(settings: PredictSettings, channels: int, default: str | None = None) -> str:

@@ -49,7 +49,9 @@ def parse(argv: Sequence[str], about: str) -> TrainSettings:
     names = [flag.partition("=")[0].replace("_", "-") for flag in flags]
     _check_flags(names)
     values = yaml_flags.read_yaml(config)
-    if several := members(values):  # the first run has the settings that its data decided
+    if several := members(
+        values, str(config)
+    ):  # the first run has the settings that its data decided
         values = yaml_flags.read_yaml(several[0].folder(run) / CONFIG)
     values.pop("encoder_weights", None)  # the run has weights of its own
     if "--data" in names:

@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tfbig.errors import SourceError, reason_of
+
+MOST_MEMBERS = 10_000
+"""Most seeds, and most folds, of a series."""
+
 
 @dataclass(frozen=True)
 class Member:
@@ -37,14 +42,25 @@ class Member:
         return Path(series) / self.name.replace(" ", "-")
 
 
-def members(settings: Mapping[str, Any]) -> tuple[Member, ...]:
+def members(settings: Mapping[str, Any], where: str = "settings") -> tuple[Member, ...]:
     """Return the runs that settings ask for; none if they are those of a single run.
 
     Args:
         settings: Settings by name, of which `seed`, `seeds`, `folds` and `fold` are read.
+        where: Where they are from, for the error.
+
+    Raises:
+        SourceError: They are no numbers, or those of more than `MOST_MEMBERS` runs.
     """
     first, number = settings.get("seed", 0), settings.get("seeds")
     folds = settings.get("folds") if settings.get("fold") is None else None
+    if not isinstance(first, int) or not all(
+        n is None or (isinstance(n, int) and n <= MOST_MEMBERS) for n in (number, folds)
+    ):
+        raise SourceError(
+            f"{where}: seed {reason_of(first)}, seeds {reason_of(number)}, folds {reason_of(folds)}; expected whole "
+            f"numbers, of seeds and folds at most {MOST_MEMBERS}. Correct them."
+        )
     if not number and not folds:
         return ()
     return tuple(

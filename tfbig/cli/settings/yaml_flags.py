@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
-
 from tfbig.cli.settings import flag_errors
 from tfbig.cli.settings.flag import flag, flags_of
 from tfbig.cli.settings.parser import with_dashes
-from tfbig.system.yaml_files import load_yaml
+from tfbig.errors import SourceError
+from tfbig.system import yaml_files
 
 PACKAGE = Path(__file__).resolve().parents[2]
 """Folder of the package, which holds `recipes`."""
@@ -62,14 +61,13 @@ def read_yaml(file: str | Path) -> dict[Any, Any]:
     Args:
         file: Path of the file; if there is none of this path, `recipes/NAME.yaml` is that of the package.
     """
-    try:
-        values = load_yaml(_located(file).read_text(encoding="utf-8")) or {}
-    except FileNotFoundError:
+    path = _located(file)
+    if not path.exists():
         exit_with(f"{file}: no such file; expected a YAML file of flags, or a recipe of tfbig")
-    except OSError as error:
-        exit_with(f"{file}: cannot be read: {error.strerror}; expected a YAML file of flags")
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or an impossible date
-        exit_with(f"{file}: is not YAML: {' '.join(str(error).split())}")
+    try:
+        values = yaml_files.read_yaml(path) or {}
+    except SourceError as error:
+        exit_with(str(error))
     if not isinstance(values, dict):
         exit_with(f"{file}: holds no `flag: value` lines; expected e.g. `epochs: 6`")
     return values

@@ -14,7 +14,7 @@ from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
 from tfbig.cli.settings.tasks import ImageSettings, MILSettings
 from tfbig.cli.settings.yaml_flags import read_yaml
-from tfbig.errors import one_line
+from tfbig.errors import reason_of
 from tfbig.models import encoders, pretrained
 from tfbig.models.pathology_encoders import PATHOLOGY_ENCODERS
 from tfbig.results import run_folder
@@ -204,7 +204,7 @@ def _fetched(name: str) -> str:
     try:
         path: str = hub.hf_hub_download(repository, file, token=False)
     except Exception as error:  # errors of networks, and of the client
-        reason = one_line(error)
+        reason = reason_of(error)
         raise SourceError(
             f"--encoder-weights imagenet: {file} of {repository} cannot be fetched ({type(error).__name__}: {reason}). "
             f"On a machine with a network, run: hf download {repository} {file}; copy the file here, and give its path "

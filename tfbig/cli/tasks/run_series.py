@@ -37,7 +37,7 @@ def members_of(settings: TrainSettings) -> tuple[Member, ...]:
         settings: Settings of the run.
     """
     if settings.test_only and (config := Path(settings.test_only) / run_folder.CONFIG).exists():
-        return members(run_folder.read_yaml(config))
+        return members(run_folder.read_yaml(config), str(config))
     return members(vars(settings))
 
 

@@ -5,6 +5,7 @@ Files are open only while they are read, so that there may be thousands of bags.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -98,7 +99,7 @@ class FeatureBag(Bag):
                     f"{name}: has no '{missing[0]}', it has {sorted(file)}; expected the HDF5 of CLAM, TRIDENT or "
                     "STAMP, with 'features' or 'feats' [n, d] and 'coords' [n, 2]."
                 )
-            features, stored = (hdf5.dataset(file, key) for key in (self._key, _COORDS))
+            features = hdf5.dataset(file, self._key)
             kind = file.attrs.get("feat_type", "tile")
             if features.dtype.kind not in "fiu" or kind != "tile":
                 held = f"of {kind}s" if kind != "tile" else f"of {features.dtype}"
@@ -107,7 +108,12 @@ class FeatureBag(Bag):
                 )
             self._stacked = features.ndim == 3 and features.shape[0] == 1
             shape = features.shape[1:] if self._stacked else features.shape
-            coords = np.asarray(stored)
+            if not 1 <= math.prod(shape[1:]) <= _MAX_WIDTH:
+                raise SourceError(
+                    f"{name}: '{self._key}' {features.shape} has {math.prod(shape[1:])} numbers for each tile; "
+                    f"expected 1 to {_MAX_WIDTH}, in an array [n, d]."
+                )
+            coords = hdf5.positions(file, _COORDS)
             self.unit = "px"
             if self._key == _STAMP:
                 coords, self.unit = stamp_coords(coords, file.attrs)
@@ -207,8 +213,9 @@ def stamp_coords(
     """
     if "tile_size_um" in attributes or attributes.get("unit") == "um":
         return coords, "um"
-    gaps = [gap for axis in coords.T for gap in np.diff(np.unique(axis)) if gap > 0]
-    tile = attributes.get("tile_size", min(gaps, default=0))
+    gaps = np.concatenate([np.diff(np.unique(axis)) for axis in coords.T])
+    smallest = gaps[gaps > 0].min() if (gaps > 0).any() else 0
+    tile = attributes.get("tile_size", smallest)
     if np.ndim(tile) == 0 and round(float(tile)) == OLD_STAMP_TILE:
         return coords / OLD_STAMP_TILE * OLD_STAMP_UM, "um"
     return coords, ""
@@ -325,6 +332,8 @@ OLD_STAMP_TILE, OLD_STAMP_UM = 224, 256
 _FEATURES: Final = "features"
 _STAMP: Final = "feats"
 """Datasets of features: of CLAM and TRIDENT, of STAMP."""
+_MAX_WIDTH: Final = 2**20
+"""Largest accepted number of features of a tile."""
 _MAX_PICKLE_BYTES: Final = 2**13
 """Largest pickle of a tensor of features; torch writes about 300 bytes."""
 _COORDS: Final = "coords"

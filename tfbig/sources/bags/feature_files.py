@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from tfbig.errors import SourceError
+from tfbig.errors import SourceError, reason_of
 from tfbig.sources.bags import hdf5
 from tfbig.sources.bags.tile_coords import Coords, add_coords
 from tfbig.sources.files import PathLike
@@ -32,13 +32,14 @@ class FeatureWriter:
     Args:
         data: Dataset `[n, width]` of an open file.
         path: Path for error messages.
+        file: What is below the file of HDF5.
 
     Attributes:
         path: Path for error messages.
     """
 
-    def __init__(self, data: h5py.Dataset, path: Path) -> None:
-        self.path = path
+    def __init__(self, data: h5py.Dataset, path: Path, file: hdf5.WrittenFile) -> None:
+        self.path, self._file = path, file
         self._data = data
         self._is_written = np.zeros(data.shape[0], bool)
 
@@ -52,6 +53,7 @@ class FeatureWriter:
         Raises:
             ValueError: They have another width, or end after the last tile.
             SourceError: A number is not finite.
+            OSError: Rows cannot be written.
         """
         count, width = self._data.shape
         stop = start + len(rows)
@@ -67,6 +69,7 @@ class FeatureWriter:
                 "bfloat16 if they were computed in float16."
             )
         self._data[start:stop] = rows
+        self._file.check()
         self._is_written[start:stop] = True
 
     def note(self, attributes: Mapping[str, Any]) -> None:
@@ -117,7 +120,7 @@ def write_features(
     """
     target, count = Path(path), len(coords.coords)
     try:
-        with atomic_write(target) as part, h5py.File(part, "w") as file:
+        with atomic_write(target) as part, hdf5.created(part) as (file, written):
             rows = min(max(CHUNK_BYTES // (4 * width), 1), count)
             data = file.create_dataset(
                 FEATURES, (count, width), np.float32, chunks=(rows, width), maxshape=(None, width)
@@ -126,13 +129,15 @@ def write_features(
                 {"name": coords.name, "savetodir": str(target.parent), "encoder": encoder}
             )
             add_coords(file, coords, slide, target)
-            writer = FeatureWriter(data, target)
+            writer = FeatureWriter(data, target, written)
             yield writer
             writer.check_complete()
     except SourceError:
         raise
     except OSError as error:
-        raise SourceError(f"{path}: cannot be written: {error}.") from error
+        raise SourceError(
+            f"{path}: cannot be written: {reason_of(error)}. Free space, and run it again."
+        ) from error
 
 
 @dataclass(frozen=True)

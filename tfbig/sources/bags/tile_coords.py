@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from tfbig.errors import SourceError
+from tfbig.errors import SourceError, reason_of
 from tfbig.sources.bags import hdf5
 from tfbig.sources.bags.tiles import Tiles
 from tfbig.sources.files import File, PathLike
@@ -20,8 +20,6 @@ from tfbig.sources.slides.slide import UM_TIMES_POWER, Slide
 from tfbig.sources.source import Source
 from tfbig.sources.writing import atomic_write
 
-MAX_TILES: Final = 50_000_000
-"""Largest accepted number of tiles; it is checked before they are read."""
 _COORDS: Final = "coords"
 _MADE_WITH: Final = ("mpp", "magnification", "level", "min_tissue")
 _PREFIX: Final = "tfbig_"
@@ -122,7 +120,7 @@ def write_coords(path: PathLike, coords: Coords, slide: Slide) -> None:
     """
     target = Path(path)
     try:
-        with atomic_write(target) as part, h5py.File(part, "w") as file:
+        with atomic_write(target) as part, hdf5.created(part) as (file, _):
             add_coords(file, coords, slide, target)
     except OSError as error:
         raise SourceError(f"{path}: cannot be written: {error}.") from error
@@ -167,14 +165,8 @@ def read_coords(path: PathLike) -> Coords:
     name = os.fspath(path)
     File(name)  # raises if it does not exist
     with hdf5.opened(name) as file:
-        data = hdf5.dataset(file, _COORDS)
-        if data.ndim != 2 or data.shape[1] != 2 or not 0 < data.shape[0] <= MAX_TILES:
-            raise SourceError(
-                f"{name}: is not an HDF5 file with 'coords' [n, 2], they are {data.shape}; expected a file of CLAM or "
-                "TRIDENT. Write it again with tfbig tile."
-            )
-        attributes = dict(data.attrs)
-        coords = np.asarray(data[:])
+        coords = hdf5.positions(file, _COORDS)
+        attributes = dict(hdf5.dataset(file, _COORDS).attrs)
     return _checked(name, coords, attributes)
 
 
@@ -192,15 +184,17 @@ def _checked(name: str, coords: npt.NDArray[Any], attributes: dict[str, Any]) ->
             raise ValueError(f"size {size}, step {step:g}, overlap {overlap}, or coords")
         rounded = np.rint(coords).astype(np.int64)
         made_with = _made_with(attributes)
-        title = attributes.get("name")
+        title = attributes.get("name", "")
         title = title.decode() if isinstance(title, bytes) else title
+        if not isinstance(title, str):
+            raise ValueError(f"name {title}")
     except Exception as error:  # whatever types the attributes have
         raise SourceError(
             f"{name}: does not specify the size of its tiles, or has invalid values ({type(error).__name__}: "
-            f"{error}); expected attributes patch_size and patch_size_level0 (TRIDENT) or downsample (CLAM). Write it "
-            "again."
+            f"{reason_of(error)}); expected attributes patch_size and patch_size_level0 (TRIDENT) or downsample "
+            "(CLAM). Write it again."
         ) from error
-    return Coords(str(title or Path(name).stem), rounded, size, step, overlap, made_with)
+    return Coords(title or Path(name).stem, rounded, size, step, overlap, made_with)
 
 
 def _exact_step(attributes: Mapping[str, Any], size: int, rounded: float) -> float:

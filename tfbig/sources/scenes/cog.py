@@ -14,7 +14,7 @@ import numpy as np
 import rasterio
 import rasterio.shutil
 
-from tfbig.errors import SourceError, TfbigError, one_line
+from tfbig.errors import SourceError, TfbigError, reason_of
 from tfbig.sources import untrusted
 from tfbig.sources.files import PathLike
 from tfbig.sources.scenes.gdal import CACHE_BYTES, quiet
@@ -255,7 +255,7 @@ def _writing(path: Path) -> Iterator[None]:
     except TfbigError:
         raise
     except Exception as error:  # those of GDAL have no common class that is public
-        raise SourceError(f"{path}: cannot be written: {one_line(error)}.") from error
+        raise SourceError(f"{path}: cannot be written: {reason_of(error)}.") from error
 
 
 def _intervals(extent: int, side: int) -> list[tuple[int, int]]:

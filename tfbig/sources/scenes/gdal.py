@@ -20,7 +20,7 @@ import rasterio
 from rasterio.enums import Interleaving
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
 
-from tfbig.errors import SourceError, one_line
+from tfbig.errors import SourceError, reason_of
 from tfbig.sources import trial, untrusted
 from tfbig.sources.files import PathLike
 from tfbig.sources.scenes import vrt
@@ -123,7 +123,7 @@ def _opened(path: PathLike, name: str, driver: str, **options: Any) -> Any:
         except RasterioError as error:
             reason = first_reason(error).replace(name, str(path))
             raise SourceError(
-                f"{path}: cannot be read as {driver} ({one_line(reason)}). Check that it is one and was "
+                f"{path}: cannot be read as {driver} ({reason_of(reason)}). Check that it is one and was "
                 "copied completely."
             ) from error
 

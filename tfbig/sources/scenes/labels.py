@@ -12,7 +12,7 @@ import numpy.typing as npt
 import shapely
 from rasterio.warp import transform_bounds
 
-from tfbig.errors import SourceError, one_line
+from tfbig.errors import SourceError, reason_of
 from tfbig.sources import rasterizing, untrusted
 from tfbig.sources.files import PathLike
 from tfbig.sources.scenes import vectors
@@ -190,7 +190,7 @@ def read_outlines(
     """
     info = vectors.information(path, bounds=True)
     if column is not None and column not in info["fields"]:
-        names = one_line(", ".join(map(str, info["fields"])))
+        names = reason_of(", ".join(map(str, info["fields"])))
         raise SourceError(
             f"{path}: has no column {column}; expected one of {names or 'none at all'}. Check --label-column."
         )
@@ -272,14 +272,14 @@ def _burned(
             return np.asarray(table[column], np.float64)
         except (TypeError, ValueError) as error:
             raise SourceError(
-                f"{path}: its column {column} does not hold numbers ({one_line(error)}); expected values. "
+                f"{path}: its column {column} does not hold numbers ({reason_of(error)}); expected values. "
                 "Use --target class."
             ) from error
     classes = class_names(path, column, table[column])
     unknown = sorted({name for name in classes if name not in numbers})
     if unknown:
         raise SourceError(
-            f"{path}: has the class {one_line(unknown[0])} in column {column}; expected "
+            f"{path}: has the class {reason_of(unknown[0])} in column {column}; expected "
             f"{', '.join(numbers)}. Add it to --class-names."
         )
     return np.array([numbers[name] for name in classes], np.float64)

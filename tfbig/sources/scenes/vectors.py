@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from tfbig.errors import SourceError, one_line
+from tfbig.errors import SourceError, reason_of
 from tfbig.sources import untrusted
 from tfbig.sources.files import PathLike, optional
 from tfbig.units import counted
@@ -178,7 +178,7 @@ def _check_tables(path: PathLike) -> None:
                 computed = kind == "view" or (kind == "table" and _has_expressions(base, name))
             if computed:
                 raise SourceError(
-                    f"{path}: its table {one_line(name, 60)} is computed as it is read, by a view or an "
+                    f"{path}: its table {reason_of(name, 60)} is computed as it is read, by a view or an "
                     "expression; expected stored rows. Export the layer to a new file."
                 )
 

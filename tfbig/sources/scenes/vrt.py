@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree
 
-from tfbig.errors import SourceError, one_line
+from tfbig.errors import SourceError, reason_of
 from tfbig.sources import untrusted
 
 MOST_BYTES: Final = 2**26
@@ -79,7 +79,7 @@ def rewritten(path: Path, source: Source) -> str:
     root = _parsed(path)
     if root.tag.lower() != "vrtdataset":
         raise SourceError(
-            f"{path}: is no VRT file: its first element is {one_line(root.tag, 60)}; expected VRTDataset."
+            f"{path}: is no VRT file: its first element is {reason_of(root.tag, 60)}; expected VRTDataset."
         )
     text = ElementTree.tostring(_Rewriting(path, source).dataset(root), encoding="unicode")
     _check_length(path, len(text))
@@ -196,7 +196,7 @@ class _Rewriting:
         name, given = element.text or "", _lower_case(element)
         if not name.strip() or "/vsi" in name or "://" in name or "<" in name:
             raise SourceError(
-                f"{self._path}: names the source {one_line(name, 100)!r}, in a network, an archive or the "
+                f"{self._path}: names the source {reason_of(name, 100)!r}, in a network, an archive or the "
                 "VRT itself; expected a file. Copy the file, and write the VRT again."
             )
         folder = self._folder if given.get("relativetovrt", "0").strip() not in ("", "0") else ""
@@ -229,7 +229,7 @@ class _Rewriting:
         said = given.get("rasterysize", "").strip(), given.get("rasterxsize", "").strip()
         if said != (str(size[0]), str(size[1])):
             raise SourceError(
-                f"{self._path}: a source has {size[0]} x {size[1]} pixels, not {one_line(' x '.join(said))} "
+                f"{self._path}: a source has {size[0]} x {size[1]} pixels, not {reason_of(' x '.join(said))} "
                 "as it says. Write the VRT again."
             )
 
@@ -267,7 +267,7 @@ class _Rewriting:
 
     def _refused(self, what: str) -> SourceError:
         return SourceError(
-            f"{self._path}: holds {one_line(what, 60)}; expected bands of SimpleSource and ComplexSource, "
+            f"{self._path}: holds {reason_of(what, 60)}; expected bands of SimpleSource and ComplexSource, "
             "as of gdalbuildvrt. Write it as GeoTIFF with gdal_translate, if you trust it."
         )
 

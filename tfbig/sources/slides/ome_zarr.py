@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tfbig.errors import SourceError
+from tfbig.errors import SourceError, reason_of
 from tfbig.sources.files import PathLike, optional
 from tfbig.sources.slides.ome_tiff import SMALLEST, Progress, halved
 from tfbig.sources.source import RowArray, Source
@@ -177,7 +177,8 @@ def _existing(root: Path) -> Any:
         return zarr.open_group(root, mode="r+")
     except Exception as error:  # each store raises its own exceptions
         raise SourceError(
-            f"{root}: is not an OME-Zarr folder to which labels can be added ({type(error).__name__}: {error})."
+            f"{root}: is not an OME-Zarr folder to which labels can be added ({type(error).__name__}: "
+            f"{reason_of(error)})."
         ) from error
 
 

@@ -11,8 +11,9 @@ from itertools import product
 from typing import Any, Final, final
 
 import numpy as np
+import numpy.typing as npt
 
-from tfbig.errors import SourceError
+from tfbig.errors import SourceError, reason_of
 from tfbig.geometry import cells
 from tfbig.geometry.background import Background
 from tfbig.sources import trial
@@ -21,6 +22,7 @@ from tfbig.sources.files import File, PathLike, optional
 from tfbig.sources.resolution import resolution_from_openslide
 from tfbig.sources.slides.slide import Slide
 from tfbig.sources.source import RowArray, Source
+from tfbig.sources.untrusted import reading
 
 openslide, _import_error = optional("openslide")
 
@@ -72,12 +74,14 @@ class VendorSlide(Slide):
         if openslide is not None:
             trial.check("openslide", name)
         self._handle = _Handle(name)
-        slide = self._handle.slide()
-        levels = [(rows, columns) for columns, rows in slide.level_dimensions]
-        resolution = resolution_from_openslide(slide.properties)
-        self.vendor = str(slide.properties.get("openslide.vendor"))
+        with reading(name, "cannot be read by OpenSlide"):
+            slide = self._handle.slide()
+            levels = [(rows, columns) for columns, rows in slide.level_dimensions]
+            properties = dict(slide.properties)
+            resolution = resolution_from_openslide(properties)
+            self.vendor = str(properties.get("openslide.vendor"))
         super().__init__(name, levels, 3, np.uint8, resolution, f"OpenSlide ({self.vendor})")
-        self.channel_names = _channel_names(slide.properties)
+        self.channel_names = _channel_names(properties)
 
     def _open(self, level: int) -> Source:
         return _VendorLevel(self._handle, self.levels[level], level)
@@ -131,7 +135,11 @@ class _VendorLevel(Source):
     def __init__(self, handle: _Handle, size: tuple[int, int], level: int) -> None:
         super().__init__((*size, 3), np.uint8, handle.name)
         self._slide, self._level = handle, level
-        self._step = float(handle.slide().level_downsamples[level])
+        with reading(handle.name, "cannot be read by OpenSlide"):
+            slide = handle.slide()
+            self._step = float(slide.level_downsamples[level])
+            self._properties = dict(slide.properties)  # after an error in a thread they raise
+            self._blank = np.array(_background(self._properties), np.uint8)
         self._threads = min(8, os.cpu_count() or 1)
 
     def _read(self, start: int, stop: int) -> RowArray:
@@ -140,19 +148,19 @@ class _VendorLevel(Source):
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         if self.background is None:
             return self._decoded(start, stop, left, right)
-        window, colour = (start, stop, left, right), _background(self._slide.slide())
-        return read_foreground(self._decoded, self.background, np.array(colour, np.uint8), window)
+        window = (start, stop, left, right)
+        return read_foreground(self._decoded, self.background, self._blank, window)
 
     def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
         window, background = (start, stop, left, right), self.background
         if background is None or cells_of_window(background, window).any():
             return None
-        return np.array(_background(self._slide.slide()), np.uint8)
+        return self._blank.copy()
 
     def _find_background(self) -> Background | None:
         shape = self.shape[:2]
         cell = cells.side_of_cells(shape, most_cells=cells.FEWER_CELLS)
-        scanned = _scanned(self._slide.slide().properties, self._step)
+        scanned = _scanned(self._properties, self._step)
         if scanned is None or math.prod(shape) < SMALLEST:
             return None
         found = cells.rectangle(shape, cell, *scanned)
@@ -182,14 +190,16 @@ class _VendorLevel(Source):
         row, column = (round(n * self._step) for n in corner)
         try:
             region = slide.read_region((column, row), self._level, (size[1], size[0]))
-        except openslide.OpenSlideError as error:
+            return _opaque(np.asarray(region), self._blank)
+        except (
+            Exception
+        ) as error:  # of OpenSlide, also because another thread had one, or of memory
             self._slide.forget()
             where = f"rows {corner[0]}:{corner[0] + size[0]} from column {corner[1]}"
             raise SourceError(
-                f"{self.name}: level {self._level}, {where}, cannot be decoded ({error}). The file is damaged there; "
-                "copy it again, or exclude the slide."
+                f"{self.name}: level {self._level}, {where}, cannot be decoded ({reason_of(error)}). The file is "
+                "damaged there; copy it again, or exclude the slide."
             ) from error
-        return _opaque(np.asarray(region), _background(slide))
 
     def close(self) -> None:
         """Close the slide."""
@@ -203,11 +213,11 @@ def _open(name: str) -> Any:
         )
     try:
         slide = openslide.OpenSlide(name)
-    except openslide.OpenSlideError as error:
+    except Exception as error:
         size = File(name).num_bytes
         raise SourceError(
-            f"{name}: cannot be read by OpenSlide ({error}; {size} bytes). Check that it is a slide and was copied "
-            "completely, with the folder next to it if its format has one."
+            f"{name}: cannot be read by OpenSlide ({reason_of(error)}; {size} bytes). Check that it is a slide and was "
+            "copied completely, with the folder next to it if its format has one."
         ) from error
     with _cache_lock:
         if not _shared_cache:
@@ -247,15 +257,15 @@ def _channel_names(properties: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _background(slide: Any) -> tuple[int, int, int]:
+def _background(properties: Mapping[str, str]) -> tuple[int, int, int]:
     """Return the RGB of the property `openslide.background-color` (`'FFFFFF'`); white by default."""
-    digits = slide.properties.get("openslide.background-color", "FFFFFF")
+    digits = properties.get("openslide.background-color", "FFFFFF")
     red, green, blue = (int(digits[i : i + 2], 16) for i in (0, 2, 4))
     return red, green, blue
 
 
-def _opaque(pixels: RowArray, background: tuple[int, int, int]) -> RowArray:
-    """Blend RGBA `[r, c, 4]`, not premultiplied, over the background; `[r, c, 3]`."""
+def _opaque(pixels: RowArray, background: npt.ArrayLike) -> RowArray:
+    """Blend RGBA `[r, c, 4]`, not premultiplied, over the background `[3]`; `[r, c, 3]`."""
     alpha = pixels[..., 3:]
     if alpha.min(initial=255) == 255:
         return pixels[..., :3]

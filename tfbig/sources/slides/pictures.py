@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile, ImageOps
 
-from tfbig.errors import SourceError
+from tfbig.errors import SourceError, reason_of
 from tfbig.sources.arrays import ArraySource
 from tfbig.sources.files import PathLike
 from tfbig.units import format_bytes
@@ -60,7 +60,9 @@ def read_picture(path: PathLike) -> ArraySource:
             if isinstance(error, MemoryError | Image.DecompressionBombError)
             else "The file is damaged or in another format; copy or export it again."
         )
-        raise SourceError(f"{name}: cannot be decoded as a picture ({error}). {advice}") from error
+        raise SourceError(
+            f"{name}: cannot be decoded as a picture ({reason_of(error)}). {advice}"
+        ) from error
     return ArraySource(array, name)
 
 

@@ -13,7 +13,7 @@ from typing import final
 
 import numpy as np
 
-from tfbig.errors import SourceError
+from tfbig.errors import SourceError, reason_of
 from tfbig.geometry import cells
 from tfbig.geometry.background import Background
 from tfbig.sources.background import SMALLEST
@@ -233,7 +233,7 @@ class TiffSource(Source):
         except Exception as error:  # each codec raises its own exceptions
             raise SourceError(
                 f"{self.name}: tile or strip {segment}, rows {top}:{top + rows} from column {left}, "
-                f"cannot be decoded ({type(error).__name__}: {error}). The file is damaged there; "
+                f"cannot be decoded ({type(error).__name__}: {reason_of(error)}). The file is damaged there; "
                 "copy it again, or crop these rows away."
             ) from error
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import tifffile
 
-from tfbig.errors import SourceError
+from tfbig.errors import SourceError, reason_of
 from tfbig.sources.files import File
 from tfbig.sources.resolution import Resolution, resolution_from_tiff
 from tfbig.sources.slides import decoded_size
@@ -194,7 +194,7 @@ def unreadable(file: File, error: Exception) -> SourceError:
         error: What tifffile raised.
     """
     return SourceError(
-        f"{file.path}: cannot be read as TIFF ({error}; {file.num_bytes} bytes); expected a "
+        f"{file.path}: cannot be read as TIFF ({reason_of(error)}; {file.num_bytes} bytes); expected a "
         "TIFF file or a slide in a TIFF dialect. Check that it is one and was copied completely."
     )
 
@@ -419,6 +419,11 @@ _DECLARED_SIZE: Final = dict.fromkeys((6, 7, 33007, 34892), decoded_size.jpeg_si
 
 def _check_segments(file: File, layout: TiffLayout) -> None:
     """Raise SourceError for a truncated file, and for bands too large to decode at once."""
+    if any(not at and count for at, count in zip(layout.offsets, layout.counts, strict=False)):
+        raise SourceError(
+            f"{file.path}: has a tile or strip at byte 0, where its header is. The file is damaged; write or copy it "
+            "again."
+        )
     if layout.rows_at is not None:
         num_samples = layout.shape[0] * layout.shape[1] * layout.samples
         file.check_length(layout.rows_at + num_samples * layout.stored.itemsize)

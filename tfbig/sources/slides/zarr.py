@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-from tfbig.errors import SourceError
+from tfbig.errors import SourceError, reason_of
 from tfbig.geometry import cells
 from tfbig.geometry.background import Background
 from tfbig.sources import trial
@@ -172,8 +172,8 @@ class _ZarrSource(Source):
             raise
         except Exception as error:  # each codec and store raises its own exceptions
             raise SourceError(
-                f"{self.name}: rows {start}:{stop}, columns {left}:{right} cannot be read ({error}). A chunk is "
-                "damaged; copy it again."
+                f"{self.name}: rows {start}:{stop}, columns {left}:{right} cannot be read ({reason_of(error)}). A "
+                "chunk is damaged; copy it again."
             ) from error
         axes = [axis for axis in self._axes if axis in "yxc"]
         order = [axes.index(axis) for axis in "yxc" if axis in axes]
@@ -267,8 +267,8 @@ def _open_levels(name: str) -> Levels:
         raise
     except Exception as error:  # each store raises its own exceptions
         raise SourceError(
-            f"{name}: is neither a zarr array nor an OME-Zarr group with an image ({type(error).__name__}: {error}). "
-            "Check that the folder was copied completely."
+            f"{name}: is neither a zarr array nor an OME-Zarr group with an image ({type(error).__name__}: "
+            f"{reason_of(error)}). Check that the folder was copied completely."
         ) from error
 
 

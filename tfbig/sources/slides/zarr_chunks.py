@@ -70,6 +70,10 @@ def check_array(array: Any, name: str) -> None:
             f"{name}: its chunks are stored with {stored}, which is not decoded here; expected one of "
             f"{', '.join(sorted(_DECODED_BYTES))}. Write it again with one of these."
         )
+    if 0 in (*array.chunks, *(array.shards or ())):
+        raise SourceError(
+            f"{name}: is stored in chunks of {array.chunks}, which hold nothing. Write it again."
+        )
     size = math.prod(array.chunks) * array.dtype.itemsize
     if size > MAX_CHUNK_BYTES:
         raise SourceError(
@@ -200,14 +204,30 @@ def _lz4(data: bytes, limit: int) -> int:
 
 
 def _zstd(data: bytes, limit: int) -> int:
-    """Return the decoded size in the header of a frame (RFC 8878, 3.1.1.1), or else count it."""
+    """Return the decoded size in the header of a frame (RFC 8878, 3.1.1.1) if it is the only one, or else count it."""
     descriptor = data[4]
     flag, single = descriptor >> 6, descriptor >> 5 & 1
     length = (single, 2, 4, 8)[flag]
     first = 6 - single + (0, 1, 2, 4)[descriptor & 3]
-    if not length:
+    end = _end_of_blocks(data, first + length) + 4 * (descriptor >> 2 & 1)  # a checksum
+    if not length or end != len(data):
         return _count_zstd(data, limit)
     return int.from_bytes(data[first : first + length], "little") + (256 if length == 2 else 0)
+
+
+def _end_of_blocks(data: bytes, place: int) -> int:
+    """Return where the blocks of a frame of zstd end (RFC 8878, 3.1.1.2).
+
+    Args:
+        data: The stored chunk.
+        place: Where the first block begins.
+    """
+    is_last = False
+    while not is_last:
+        head = int.from_bytes(data[place : place + 3], "little")
+        is_last, repeats = bool(head & 1) or place >= len(data), head >> 1 & 3 == 1
+        place += 3 + (1 if repeats else head >> 3)
+    return place
 
 
 def _count_zstd(data: bytes, limit: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tfbig.errors import SourceError, one_line
+from tfbig.errors import SourceError, reason_of
 from tfbig.sources import untrusted
 from tfbig.sources.files import File, PathLike, optional
 from tfbig.sources.volumes import compressed, raw
@@ -156,7 +156,7 @@ def _described(header: Mapping[str, Any], path: Path, end: int) -> NrrdHeader:
     encoding = COMPRESSED.get(encoding, encoding)
     if encoding not in ("raw", "gzip", "bzip2"):
         raise SourceError(
-            f"{name}: has the encoding '{one_line(encoding)}'; expected raw, gzip or bzip2. Save it again "
+            f"{name}: has the encoding '{reason_of(encoding)}'; expected raw, gzip or bzip2. Save it again "
             "with one of them."
         )
     skip = int(header.get("byte skip", header.get("byteskip", 0)))
@@ -181,7 +181,7 @@ def _samples(header: Mapping[str, Any], name: str) -> tuple[Samples, list[int]]:
         dtype = _dtype(header)
     except (KeyError, TypeError, ValueError) as error:
         raise SourceError(
-            f"{name}: has no valid fields 'dimension', 'sizes', 'type' and 'endian' ({one_line(error)}). "
+            f"{name}: has no valid fields 'dimension', 'sizes', 'type' and 'endian' ({reason_of(error)}). "
             "Write or copy the file again."
         ) from error
     spatial = _spatial_axes(header, len(sizes))
