@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file
 
+from tfbig.errors import reason_of
 from tfbig.sources import torch_files
 from tfbig.sources.bags import hdf5
 from tfbig.sources.torch_files import RefusedError, Tensor
@@ -50,11 +51,11 @@ def read(path: str | Path) -> Arrays:
     try:
         return READERS[path.suffix](path)
     except RefusedError as error:
-        raise ValueError(f"{path}: {one_line(error)}. {CONVERT}.") from error
+        raise ValueError(f"{path}: {reason_of(error)}. {CONVERT}.") from error
     except (
         Exception
     ) as error:  # errors of safetensors, zip, zlib, HDF5, NumPy and pickle, and no memory
-        reason = one_line(error).removeprefix(f"{path}: ")
+        reason = reason_of(error).removeprefix(f"{path}: ")
         raise ValueError(
             f"{path}: is not a {path.suffix} file of arrays, or is damaged ({reason}). Write or fetch it again."
         ) from error

@@ -41,7 +41,6 @@ COVERED_BY = {
     "engine.backward_pass": "engine/test_program.py",
     "engine.forward_pass": "engine/test_program.py",
     "engine.sweep_calls": "engine/test_program.py",
-    "errors": "streaming/test_errors.py",
     "models.torch_layers": "models/test_resnet.py",
     "network.loss_reductions": "network/test_losses.py",
     "streaming.loss_step": "streaming/test_losses_and_metrics.py",

@@ -69,7 +69,7 @@ COMMANDS = [
         "--mpp-of {FOLDER}: is a folder; expected a file",
     ),
     ("tile {SLIDE} --out {OUT} --config {NOPE}", "{NOPE}: no such file"),
-    ("tile {SLIDE} --out {OUT} --config {FOLDER}", "{FOLDER}: cannot be read: Is a directory"),
+    ("tile {SLIDE} --out {OUT} --config {FOLDER}", "{FOLDER}: is not a file; expected one of YAML"),
     ("predict {NOPE} {SLIDE} --out {OUT}", "{NOPE}: no such file or folder"),
     ("predict {FOLDER} {NOPE} --out {OUT}", "{NOPE}: no such file or folder"),
     ("predict {FOLDER} {SLIDE} --out {OUT} --coords {NOPE}", "--coords {NOPE}: no such folder"),
@@ -85,7 +85,7 @@ COMMANDS = [
     ("evaluate {SLIDE}", "{SLIDE}: is a file; expected a folder"),
     ("plan ResNet50 {NOPE}.tif", "{NOPE}.tif: no such file"),
     ("train --config {NOPE}", "{NOPE}: no such file"),
-    ("train --config {FOLDER}", "{FOLDER}: cannot be read: Is a directory"),
+    ("train --config {FOLDER}", "{FOLDER}: is not a file; expected one of YAML"),
 ]
 
 

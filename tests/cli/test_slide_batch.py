@@ -196,7 +196,7 @@ def test_preparation_that_fails_ends_the_command(slides, tmp_path):
     settings = TileSettings(slides=(str(slides),), out=str(tmp_path / "out"))
     with pytest.raises(SourceError, match="no weights"):
         slide_batch.run(settings, make_work)
-    (tmp_path / "out" / "done").touch()
+    run_folder.write_text(tmp_path / "out" / "done", "")
     assert slide_batch.run(settings, make_work) == 0
 
 

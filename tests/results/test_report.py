@@ -275,7 +275,7 @@ def test_memory_of_zero_bytes(run):
 
 def test_errors_name_a_damaged_file_once(run):
     (run / "config.yaml").write_text("a: [")
-    with pytest.raises(SourceError, match=r"^.*my run/config\.yaml: is damaged \(while") as raised:
+    with pytest.raises(SourceError, match=r"^.*my run/config\.yaml: is not YAML: while") as raised:
         report.write_report(run)
     assert str(raised.value).count("my run") == 1
 

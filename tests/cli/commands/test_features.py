@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ from tfbig.models import encoders, pathology_encoders, pretrained
 from tfbig.models.pathology_encoders import PATHOLOGY_ENCODERS, PathologyEncoder
 from tfbig.models.vision_transformer import ViT
 from tfbig.sources import read_coords
+from tfbig.system import output_folder
 
 TINY = PathologyEncoder(
     "laboratory/tiny",
@@ -128,7 +130,9 @@ def test_interrupted_slides(slides: Path, tiny: None, tmp_path: Path, capsys) ->
     table = sorted((out / "features.csv").read_text().splitlines())
     expected, stamp = features_of(out / "b.h5")[0], (out / "a.h5").stat().st_mtime_ns
     (out / "features.csv").unlink()
-    (out / "b.h5").rename(out / ".part-b.h5")
+    killed = output_folder.part_of(out / "b.h5")
+    killed = killed.with_name(killed.name.replace(f"-{os.getpid()}-", "-999999999-"))
+    (out / "b.h5").rename(killed)
     assert main(command) == 0
     np.testing.assert_array_equal(features_of(out / "b.h5")[0], expected)
     assert (out / "a.h5").stat().st_mtime_ns == stamp
@@ -136,7 +140,7 @@ def test_interrupted_slides(slides: Path, tiny: None, tmp_path: Path, capsys) ->
     assert [line.rpartition(",")[0] for line in again] == [
         line.rpartition(",")[0] for line in table
     ]
-    assert not (out / ".part-b.h5").exists()
+    assert not killed.exists()
 
 
 @pytest.mark.slow
@@ -155,7 +159,7 @@ def test_killed_process(tmp_path: Path) -> None:
     with start(whole) as running:
         assert running.wait() == 0
     running, end = start(out), time.monotonic() + 300
-    while not (out / ".part-b.h5").exists():
+    while not list(out.glob(".part-*-b.h5")):
         assert time.monotonic() < end
         time.sleep(0.002)
     running.kill()

@@ -11,4 +11,4 @@ def test_report(segmentation_run, tmp_path, capsys):
     assert main(["report", str(run)]) == 0
     assert "</html>" in (run / "report.html").read_text()
     assert main(["report", str(run / "views")]) == 1
-    assert "is not a run folder" in capsys.readouterr().err
+    assert "is not a folder that tfbig wrote" in capsys.readouterr().err

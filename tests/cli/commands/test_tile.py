@@ -24,7 +24,7 @@ def test_folder(slides, tmp_path, capsys, usual_figures):
     assert "a.tif: 16 tiles of 64 x 64 pixels, 1 x the pixels of level 0, 29.8% tissue" in output
     names = {p.name for p in out.iterdir()}
     of_slides = {f"{name}.{suffix}" for name in "ab" for suffix in ("h5", "png", "geojson")}
-    assert names == {*of_slides, "tile.yaml", ".lock", *REPORT}
+    assert names == {*of_slides, "tile.yaml", ".lock", ".tfbig-files", *REPORT}
     coords = read_coords(out / "a.h5")
     assert len(coords.coords) == 16
     assert (coords.coords.min(), coords.coords.max()) == (192, 384)

@@ -101,7 +101,7 @@ def test_table(tmp_path: Path) -> None:
     assert reason.startswith(f"{tmp_path / 'volumes.csv'}: line 2: no such file ")
 
 
-@pytest.mark.parametrize("case", ["../victim/a", "/tmp/victim", "a\\b", "..", "a\nb", "x" * 256])
+@pytest.mark.parametrize("case", ["../victim/a", "/tmp/victim", "a\\b", "..", "x" * 256])
 def test_names_of_cases_are_no_paths(case: str, tmp_path: Path) -> None:
     """Pictures of a case get its name."""
     nnunet(tmp_path)

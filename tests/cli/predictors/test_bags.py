@@ -23,7 +23,7 @@ def test_run_on_bags(slide_bags_run, tmp_path, capsys):
         for slide in ("s4", "s7")
         for end in (".geojson", ".png", "_attention.ome.tif")
     }
-    common = {".lock", "failed.csv", "predict.yaml", "predictions.csv"}
+    common = {".lock", ".tfbig-files", "failed.csv", "predict.yaml", "predictions.csv"}
     common |= {"report.html", "versions.json", "views"}
     assert {p.name for p in out.iterdir()} == names | common
     first, _ = predictions(out)

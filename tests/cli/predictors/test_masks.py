@@ -31,7 +31,7 @@ def test_mask_equals_plain_model(tmp_path, capsys, usual_figures):
         "a_probabilities.ome.tif",
         "predictions.csv",
         "predict.yaml",
-        *(".lock", "report.html", "versions.json", "views"),
+        *(".lock", ".tfbig-files", "report.html", "versions.json", "views"),
     }
     assert {p.name for p in out.iterdir()} == names
     padded = np.pad(base, ((0, 20), (0, 28), (0, 0)))  # to multiples of 32

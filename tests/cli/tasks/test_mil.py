@@ -25,6 +25,7 @@ FILES = {
     *("metrics.json", "model.keras", "plan.txt", "predictions.csv", "confusion.png"),
     *("classes.csv", "curves.png"),
     *("attention_0.png", "attention_1.png", "rates.json", "report.html", "versions.json", "views"),
+    ".tfbig-files",
     "MODEL_CARD.md",
 }
 slow = pytest.mark.slow

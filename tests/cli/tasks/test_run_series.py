@@ -134,7 +134,7 @@ def test_a_seed_without_checkpoints_is_refused_first(settings: TrainSettings) ->
         run_series.run(Fake(raising(SourceError("the disk is full"), 1)), settings, THREE)
     seeds = [Path(settings.out or "") / f"seed-{seed}" for seed in range(2)]
     for folder in seeds:
-        (folder / "model.keras").touch()
+        run_folder.write_text(folder / "model.keras", "")
     task, resumed = Fake(raising(Stopped("never"))), replace(settings, resume=True)
     with pytest.raises(SourceError, match=rf"^{seeds[1]}: has results of 0 epochs, but no file"):
         run_series.run(task, resumed, THREE)

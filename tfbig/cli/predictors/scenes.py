@@ -86,14 +86,10 @@ class Scenes:
 
     def finished(self, path: Path) -> bool:
         """Return whether the scene is done; its mask is written last."""
-        return self._file(path).exists() and not self._is_input(path)
+        return self._file(path).exists()
 
     def predict(self, path: Path, slide: RasterSlide) -> str:
         """Predict a scene, write the results and return a line to print."""
-        if self._is_input(path):
-            raise SourceError(
-                f"{path}: its mask would replace it. Use another --out than the folder of the scenes."
-            )
         scene = slide.scene
         scene_blocks.check_bands(scene, self.bands, self.settings.model)
         rows, columns = scene.shape[:2]
@@ -110,9 +106,6 @@ class Scenes:
 
     def _file(self, path: Path) -> Path:
         return file_in(self.folder, f"{title_of(path)}.tif")
-
-    def _is_input(self, path: Path) -> bool:
-        return self._file(path).resolve() == path.resolve()
 
     def _write(self, path: Path, slide: RasterSlide, mask: RasterSource, done: Predicted) -> str:
         """Write a picture, the view of the report and the row of a scene; return what was found in words."""
