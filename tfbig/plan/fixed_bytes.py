@@ -72,8 +72,8 @@ INFERENCE = TraceBytes(runtime=40 * 2**20, sweep=2**19, node=15 * 2**15, whole=0
 FROZEN = TraceBytes(runtime=0, sweep=TRAINING.sweep, node=INFERENCE.node, whole=INFERENCE.whole)
 """Bytes of sweeps of a training step that have no backward pass.
 
-With the sweeps of `INFERENCE`, a chain of which the last block is trained peaked 5 MB above its plan of 821 MB in four of
-four runs (`tests/programs/planned_memory.py frozen 1536 256MB`).
+With the sweeps of `INFERENCE`, a chain of which the last block is trained peaked 5 MB above its plan of 821 MB in four
+runs of four (`tests/programs/planned_memory.py frozen 1536 256MB`).
 """
 
 COMPILER_BYTES = 36 * 2**20
