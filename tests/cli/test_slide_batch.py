@@ -177,6 +177,30 @@ def test_the_same_reason_is_printed_once(slides, tmp_path, capsys):
     assert len(reasons) == 1 and "the same" not in reasons.pop()
 
 
+@pytest.mark.parametrize(
+    "error", [KeyError("no such\nkey"), RecursionError(), ZeroDivisionError("x")]
+)
+def test_any_exception_of_a_slide_is_its_failure(slides, tmp_path, monkeypatch, capsys, error):
+    """The others are done, and there are `failed.csv` and the report."""
+
+    def work(path, slide, settings):
+        if path.stem == first:
+            raise error
+        return "done"
+
+    out = tmp_path / "out"
+    first = min(path.stem for path in slides.iterdir())
+    monkeypatch.setattr(tile, "_tile", work)
+    assert main(["tile", str(slides), "--out", str(out), "--quiet"]) == 3
+    (row,) = failures(out)
+    assert row["reason"].startswith(type(error).__name__)
+    assert len(row["reason"].splitlines()) == 1
+    assert (out / "report.html").exists()
+    assert "done" in capsys.readouterr().out
+    with pytest.raises(type(error)):
+        main(["tile", str(slides), "--out", str(out), "--quiet", "--strict"])
+
+
 def test_preparation_that_fails_ends_the_command(slides, tmp_path):
     """It is not called if there is nothing to do."""
 

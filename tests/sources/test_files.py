@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,3 +86,15 @@ def growth(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]
 def test_reading_maps_no_pages(growth: dict[str, dict[str, int]], kind: str) -> None:
     assert growth[kind]["files"] <= 2  # MiB; mapped pages would be 200
     assert growth[kind]["other"] <= 16  # one strip is 5
+
+
+@pytest.mark.parametrize(
+    "suffix", [".tif", ".svs", ".ndpi", ".npy", ".png", ".jpg", ".jp2", ".vrt", ".nii", ".xyz"]
+)
+@pytest.mark.parametrize("opened", [sources.open_slide, sources.open, sources.open_bag])
+def test_pipes_are_never_waited_for(suffix: str, opened: Any, tmp_path: Path) -> None:
+    path = tmp_path / f"a{suffix}"
+    os.mkfifo(path)
+    with pytest.raises(SourceError, match=rf"a\{suffix}: ") as raised:
+        opened(path)
+    assert len(str(raised.value).splitlines()) == 1

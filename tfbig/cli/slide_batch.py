@@ -189,10 +189,13 @@ def process_slide(work: Work[Any], path: Path, mpp: float | None) -> Outcome:
             line = work.process(path, slide)
     except Stopped:
         raise
-    except (TfbigError, OSError, ValueError, MemoryError, tf.errors.OpError) as error:
+    except Exception as error:  # whatever a library raises for one slide, the others are done
         if work.settings.strict:
             raise
-        reason = one_line(messages.in_flags(error, work.name)).removeprefix(f"{path}: ")
+        expected = isinstance(error, (TfbigError, OSError, ValueError, tf.errors.OpError))
+        text = messages.in_flags(error, work.name)
+        text = text if expected and text else f"{type(error).__name__}: {text}"
+        reason = one_line(text).removeprefix(f"{path}: ")
         return Outcome(None, reason, time.monotonic() - start)
     return Outcome(line, None, time.monotonic() - start)
 

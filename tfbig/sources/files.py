@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import stat
 import weakref
 from typing import Any
 
@@ -31,17 +32,19 @@ class File:
         num_bytes: Length of the file when it was opened.
 
     Raises:
-        SourceError: The file does not exist or cannot be opened.
+        SourceError: The file does not exist or cannot be opened, or is a folder, a pipe or a device.
     """
 
     def __init__(self, path: PathLike) -> None:
         self.path = os.fspath(path)
         try:
-            self._descriptor = os.open(self.path, os.O_RDONLY)
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait
         except OSError as error:
             raise cannot_open(path, error) from error
         weakref.finalize(self, os.close, self._descriptor)
-        self.num_bytes = os.fstat(self._descriptor).st_size
+        status = os.fstat(self._descriptor)
+        check_regular(path, status)
+        self.num_bytes = status.st_size
 
     @classmethod
     def of_descriptor(cls, descriptor: int, name: str) -> File:
@@ -169,6 +172,19 @@ def optional(module: str) -> tuple[Any, str]:
         return importlib.import_module(module), ""
     except (ImportError, OSError) as error:  # OSError: a missing system library
         return None, str(error)
+
+
+def check_regular(path: PathLike, status: os.stat_result) -> None:
+    """Raise SourceError if a path is no regular file: reading a pipe would wait for ever.
+
+    Args:
+        path: The path.
+        status: Its status.
+    """
+    if not stat.S_ISREG(status.st_mode):
+        raise SourceError(
+            f"{path}: is not a regular file, but a folder, a pipe or a device. Check the path."
+        )
 
 
 def cannot_open(path: PathLike, error: OSError) -> SourceError:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tfbig.errors import SourceError, TfbigError, reason_of
-from tfbig.sources.files import PathLike
+from tfbig.sources.files import PathLike, check_regular
 from tfbig.units import format_bytes
 
 ALWAYS_ALLOWED = 2**30
@@ -60,8 +59,7 @@ def regular_file(path: PathLike) -> os.stat_result:
     except (OSError, ValueError) as error:  # ValueError: a null character
         reason = getattr(error, "strerror", None) or reason_of(error)
         raise SourceError(f"{path}: cannot be opened: {reason}. Check the path.") from error
-    if not stat.S_ISREG(status.st_mode):
-        raise SourceError(f"{path}: is not a regular file, but a folder, a pipe or a device.")
+    check_regular(path, status)
     return status
 
 
