@@ -124,7 +124,7 @@ def test_stages_of_other_widths_add_no_traces() -> None:
     assert len(set(keys(stages(4, 6, 5, 3)))) == len(set(keys(stages(4, 6, 3))))
 
 
-@pytest.mark.parametrize("widths", [slow((2, 5, 3, 4)), (1, 3, 1, 2), slow((4, 1, 1, 1))])
+@pytest.mark.parametrize("widths", [slow((2, 5, 3, 4)), (1, 3, 1), slow((4, 1, 1, 1))])
 def test_stages_of_other_widths_are_exact(widths: tuple[int, ...]) -> None:
     """One channel is special: TensorFlow would repeat it where another image has more."""
     keras.config.set_dtype_policy("float64")

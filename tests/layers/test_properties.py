@@ -120,6 +120,7 @@ def square(arguments: dict[str, Any]) -> dict[str, Any]:
     return {**arguments, "strides": (arguments["strides"][0],) * 2}
 
 
+@pytest.mark.slow
 @every_strip
 @some
 @given(

@@ -112,6 +112,7 @@ def test_subclassed_model(kind: type, training: bool) -> None:
     assert_streams(model, x, 2, training)
 
 
+@pytest.mark.slow
 def test_other_sizes_than_it_was_built_with() -> None:
     model = Encoder()
     model(pixels(1, 8, 8, 3))

@@ -99,7 +99,7 @@ def learn(run: Any, model: keras.Model, x: Any, training: bool) -> list[Any]:
     return [y, *gradients, *after]
 
 
-QUICK = {(plain, True, 3), (branched, True, 1), (maps, True, None), (attention, False, 3)}
+QUICK = {(branched, True, 1), (attention, False, 3)}
 CASES = [
     pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow)
     for case in product(ENCODERS, (True, False), (1, 3, None))
@@ -282,6 +282,7 @@ def test_norm_slice(size: int, float64: None) -> None:
     assert_same(learn(by_hand, model, bags(), True), streamed, FLOAT64)
 
 
+@pytest.mark.slow
 def test_norm_slice_needs_strips_of_that_size() -> None:
     model = sliced_model(3)
     with pytest.raises(

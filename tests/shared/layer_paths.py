@@ -248,13 +248,14 @@ def float_type(dtype: str) -> Iterator[None]:
         keras.config.set_dtype_policy("float32")
 
 
-def on_one_path(cases: Sequence[Case]) -> list[Any]:
-    """Return parameters `(number, case)`; all but the first case of a name are slow."""
+def on_one_path(cases: Sequence[Case], share: int = 1) -> list[Any]:
+    """Return parameters `(number, case)`; all but the first case of a name, of each `share`-th name, are slow."""
     names: set[str] = set()
     parameters = []
     for number, case in enumerate(cases):
-        marks = [pytest.mark.slow] if case.of in names else []
+        is_fast = case.of not in names and len(names) % share == 0
         names.add(case.of)
+        marks = [] if is_fast else [pytest.mark.slow]
         parameters.append(pytest.param(number, case, id=case.name, marks=marks))
     return parameters
 

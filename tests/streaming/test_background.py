@@ -169,6 +169,7 @@ def test_attention_over_the_background(counts: bool, skipping: Skipping, float64
     assert min(skipping.active()) < 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("everything", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_all_tissue_and_hardly_any(everything: bool, skipping: Skipping, float64: None) -> None:
     mask = np.full((90, 80), everything)

@@ -58,6 +58,7 @@ def test_continue_from_model_checkpoint(float64: None, tmp_path: Path) -> None:
     assert_same(loaded.get_weights(), whole.get_weights(), FLOAT64)
 
 
+@pytest.mark.slow
 def test_save_load_and_continue_training(tmp_path: Any) -> None:
     x, y = photographs(2)
     big = tfbig.stream(scaled(), tfbig.Budget(device="1MB", host="1GB"), strip_rows=3)

@@ -56,6 +56,7 @@ def data(size: tuple[int, ...], num_outputs: int, strides: Any) -> tuple[np.ndar
     return x, deep_supervision.labels_of_outputs(labels, num_outputs, strides)
 
 
+@pytest.mark.slow
 def test_step_of_two_stages(float64: None) -> None:
     """One step of a smaller network; the tests below are slower."""
     results = []

@@ -160,7 +160,8 @@ def test_evaluate_equals_the_run(name, made, tmp_path):
             assert (tmp_path / table).read_text() == (folder / table).read_text()
 
 
-@pytest.mark.parametrize("censored", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("censored", [False, True])
 def test_another_table(censored, made, tmp_path):
     """Other cases are judged with the cuts and the median risk of the run; without an event there is no concordance."""
     data, folder = made("survival")
