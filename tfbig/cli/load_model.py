@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
-from unittest import mock
 
 import keras
 
@@ -140,8 +139,11 @@ def _limited_weights(path: Path) -> Iterator[None]:
             raise ValueError(f"its layers have more than {most} weights, which it does not hold")
         return add_weight(layer, shape, *arguments, **options)
 
-    with mock.patch.object(keras.layers.Layer, "add_weight", counted):
+    keras.layers.Layer.add_weight = counted
+    try:
         yield
+    finally:
+        keras.layers.Layer.add_weight = add_weight
 
 
 def _missing(path: Path) -> str:

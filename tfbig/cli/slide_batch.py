@@ -120,8 +120,7 @@ def run(settings: S, make_work: Callable[[S], Work[S]]) -> int:
     paths = select_shard(all_paths, settings.shard)
     sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
     if not settings.dry_run:
-        output_folder.check(folder, all_paths)
-        _claim_folder(folder, work.name, settings, _all_failed(folder, all_paths))
+        _claim_folder(folder, work.name, settings, all_paths)
         _drop_old_failures(folder, work, all_paths)
     waiting = [path for path in paths if settings.dry_run or not work.finished(path)]
     if len(waiting) < len(paths):
@@ -311,18 +310,19 @@ def _mpp(path: Path, sizes: Mapping[str, float]) -> float | None:
     return sizes.get(path.name, sizes.get(title_of(path)))
 
 
-def _claim_folder(folder: Path, name: str, settings: BatchSettings, again: bool) -> None:
+def _claim_folder(folder: Path, name: str, settings: BatchSettings, paths: Sequence[Path]) -> None:
     """Create the folder, or check that it holds results of the same settings.
 
     Args:
         folder: The folder.
         name: Name of the command.
         settings: Settings of the command.
-        again: Whether to replace the settings of the folder, in which every slide failed.
+        paths: Paths of all slides. If all of them failed, the settings of the folder are replaced.
     """
     if folder.exists() and not folder.is_dir():
         raise SourceError(f"{folder}: is a file; expected a folder. Check --out.")
-    output_folder.claim(folder)
+    output_folder.claim(folder, paths)
+    again = _all_failed(folder, paths)
     current, file = deciding(settings), folder / f"{name}.yaml"
     if again or not file.exists():
         with run_folder.folder_lock(folder):  # several shards may start at once

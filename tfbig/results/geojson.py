@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import shapely
 
-from tfbig.errors import SourceError
 from tfbig.sources.files import PathLike
 from tfbig.sources.writing import atomic_write
 from tfbig.system import signals
@@ -106,19 +105,14 @@ def write_geojson(path: PathLike, features: Iterable[Mapping[str, Any]]) -> int:
         Stopped: The process was requested to stop, by a signal.
     """
     count = 0
-    try:
-        with atomic_write(path) as part, part.open("w", encoding="utf-8") as file:
-            file.write('{"type": "FeatureCollection", "features": [')
-            for feature in features:
-                signals.check()
-                text = json.dumps(feature, allow_nan=False, separators=(",", ":"))
-                file.write((",\n" if count else "\n") + text)
-                count += 1
-            file.write("\n]}\n")
-    except SourceError:
-        raise
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be written: {error}.") from error
+    with atomic_write(path) as part, part.open("w", encoding="utf-8") as file:
+        file.write('{"type": "FeatureCollection", "features": [')
+        for feature in features:
+            signals.check()
+            text = json.dumps(feature, allow_nan=False, separators=(",", ":"))
+            file.write((",\n" if count else "\n") + text)
+            count += 1
+        file.write("\n]}\n")
     return count
 
 

@@ -183,7 +183,7 @@ def check_regular(path: PathLike, status: os.stat_result) -> None:
     """
     if not stat.S_ISREG(status.st_mode):
         raise SourceError(
-            f"{path}: cannot be read: it is a folder, a pipe or a device, not a regular file. Check the path."
+            f"{path}: cannot be read: it is not a regular file, but a folder, a pipe or a device. Check the path."
         )
 
 

@@ -39,17 +39,22 @@ def check(kind: str, path: PathLike, text: str = "") -> None:
         SourceError: The process ended, or took more than `SECONDS`; HDF5 cannot read the file; or there is none.
     """
     status = os.stat(path) if os.path.isdir(path) else regular_file(path)
-    _check(kind, os.fspath(path), text, status.st_size, status.st_mtime_ns)
+    known = _check_text if text else _check
+    known(kind, os.fspath(path), text, status.st_size, status.st_mtime_ns)
 
 
-@lru_cache(maxsize=2**14)
-def _check(kind: str, name: str, text: str, size: int, time_ns: int) -> None:
+def _try(kind: str, name: str, text: str, size: int, time_ns: int) -> None:
     # the absolute path, because this process may have changed its directory
     reason = _PROCESS.attempt(kind, text or os.path.abspath(name))
     if reason:
         raise SourceError(
             f"{name}: {reason_of(reason)} ({size} bytes). The file is damaged; copy or write it again."
         )
+
+
+_check: Final = lru_cache(maxsize=2**14)(_try)
+_check_text: Final = lru_cache(maxsize=16)(_try)
+"""The same for texts, which are kept with their results and may be long."""
 
 
 class _Process:

@@ -121,9 +121,7 @@ def open_hdf5(name: Any) -> str:
             read("/", file)
             file.visititems(read)
     except Exception as error:
-        return (
-            f"is not a readable HDF5 file: {' '.join(str(error).split()) or type(error).__name__}"
-        )
+        return f"is not a readable HDF5 file: {str(error) or type(error).__name__}"
     return ""
 
 

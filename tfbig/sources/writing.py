@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, final
 import numpy as np
 import numpy.typing as npt
 
-from tfbig.errors import BudgetError, SourceError
+from tfbig.errors import BudgetError, SourceError, reason_of
 from tfbig.sources.files import PathLike, cannot_open
 from tfbig.sources.source import RowArray
 from tfbig.system import output_folder
@@ -33,7 +33,8 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
             deleted if the block raises.
 
     Raises:
-        SourceError: The file is in a folder of results and was not written by tfbig, see `output_folder`.
+        SourceError: The file cannot be written, or it is in a folder of results and tfbig did not write it, see
+            `output_folder`.
     """
     path = Path(path)
     part = output_folder.part_of(path)
@@ -42,6 +43,13 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
         yield part
         output_folder.record(path)
         part.replace(path)
+    except SourceError:
+        raise
+    except OSError as error:
+        reason = error.strerror or reason_of(error)
+        raise SourceError(
+            f"{path}: cannot be written: {reason}. Free space, or write to another folder."
+        ) from error
     finally:
         _delete(part)
 
@@ -66,21 +74,22 @@ def resumable_folder(folder: PathLike, identity: Mapping[str, Any]) -> Path:
         SourceError: The folder cannot be written to, or holds what this function did not put there.
     """
     folder = Path(folder)
-    output_folder.check_file(folder)
     text = json.dumps(dict(identity), indent=1, sort_keys=True, default=str)
     saved = folder / "identity.json"
     if folder.is_dir() and any(folder.iterdir()) and not saved.exists():
         raise SourceError(
             f"{folder}: was not written by tfbig, and is not replaced. Move it elsewhere."
         )
+    output_folder.record(folder, is_folder=True)
     try:
         if saved.exists() and saved.read_text() != text:
             shutil.rmtree(folder)
-        output_folder.record(folder, is_folder=True)
         folder.mkdir(exist_ok=True)
         if not saved.exists():
             with atomic_write(saved) as part:
                 part.write_text(text)
+    except SourceError:
+        raise
     except OSError as error:
         raise SourceError(f"{folder}: cannot be written: {error}.") from error
     return folder

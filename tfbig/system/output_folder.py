@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import count
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from tfbig.errors import SourceError
 
@@ -53,22 +53,23 @@ def check(folder: PathLike, inputs: Iterable[PathLike] = ()) -> None:
         )
 
 
-def claim(folder: PathLike) -> Path:
+def claim(folder: PathLike, inputs: Iterable[PathLike] = ()) -> Path:
     """Create a folder for results, or go on with one that holds nothing else; start its record.
 
     What killed processes left unfinished in it is removed.
 
     Args:
         folder: The folder.
+        inputs: Files and folders that a command reads.
 
     Returns:
         The folder.
 
     Raises:
-        SourceError: It holds a file that no record lists, or it cannot be created or written to.
+        SourceError: As of `check`, or it cannot be created or written to.
     """
     folder = Path(folder)
-    check(folder)
+    check(folder, inputs)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / RECORD, "a", encoding="utf-8"):
@@ -114,14 +115,18 @@ def record(path: PathLike, is_folder: bool = False) -> None:
     Args:
         path: The file, which may be written from now on.
         is_folder: Whether it is a folder, whose files are then not listed one by one.
+
+    Raises:
+        SourceError: As of `check_file`.
     """
     path = Path(path)
     owner = _owner(path)
     if owner is None:
         return
-    name = _relative(owner, path) + ("/" if is_folder else "")
-    if os.path.lexists(path) and name in _entries(owner):
+    if os.path.lexists(path):
+        check_file(path)  # so it is listed
         return
+    name = _relative(owner, path) + ("/" if is_folder else "")
     with open(owner / RECORD, "a", encoding="utf-8") as file:
         file.write(json.dumps(name) + "\n")
 
@@ -159,6 +164,11 @@ def check_name(name: str, place: str = "") -> None:
         )
 
 
+def part_prefix() -> str:
+    """Return the beginning of temporary names of this process, also those of folders."""
+    return f"{_PART}{_machine()}-{os.getpid()}-"
+
+
 def part_of(path: PathLike) -> Path:
     """Return a temporary name beside a file, of this process and this call alone, with the suffix of the file.
 
@@ -172,7 +182,7 @@ def part_of(path: PathLike) -> Path:
     check_file(path)
     if _owner(path) is None:  # else `claim` has removed them
         remove_leftovers(path.parent)
-    name = f"{_PART}{_machine()}-{os.getpid()}-{next(_numbers)}-{path.name}"
+    name = f"{part_prefix()}{next(_numbers)}-{path.name}"
     is_short = len(os.fsencode(name)) <= LONGEST_NAME
     return path.with_name(name if is_short else name[:60] + path.suffix)
 
@@ -241,10 +251,8 @@ def _entries(owner: Path) -> set[str]:
 
 def _lists(entries: set[str], name: str) -> bool:
     """Return whether a record lists a file, or a folder around it."""
-    parts = name.split("/")
-    return name in entries or any(
-        "/".join(parts[:n]) + "/" in entries for n in range(1, len(parts) + 1)
-    )
+    path = PurePosixPath(name)
+    return name in entries or any(f"{each}/" in entries for each in (path, *path.parents))
 
 
 def _machine() -> str:

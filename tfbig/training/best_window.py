@@ -6,15 +6,13 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from tfbig.errors import SourceError, reason_of
 from tfbig.sources.writing import atomic_write
 from tfbig.system import keras_internals
 
@@ -29,21 +27,8 @@ def save_model(path: str | Path, model: keras.Model) -> None:
     Raises:
         SourceError: The file cannot be written.
     """
-    with _replaced(path) as part:
+    with atomic_write(path) as part:
         model.save(part)
-
-
-@contextmanager
-def _replaced(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path as `atomic_write` does, and name the file where it cannot be written."""
-    try:
-        with atomic_write(path) as part:
-            yield part
-    except OSError as error:
-        raise SourceError(
-            f"{path}: cannot be written: {reason_of(error)}. Free space or make the folder writable, and continue "
-            "with --resume."
-        ) from error
 
 
 def best_epoch(values: Sequence[float], window: int) -> int:
@@ -252,14 +237,14 @@ class BestWindow(keras.callbacks.Callback):
         if path.name.endswith(".keras"):
             save_model(path, self.model)
         else:
-            with _replaced(path) as part:
+            with atomic_write(path) as part:
                 part.write_bytes(keras_internals.weights_file(self.model))
         self._retained.add(epoch)
 
     def _copy_selection(self) -> None:
         selected = best_epoch(self.values, self.window)
         if selected != self._selected and selected in self._retained:
-            with _replaced(self.path) as part:
+            with atomic_write(self.path) as part:
                 _link_or_copy(self._candidate(selected), part)
             self._selected = selected
 

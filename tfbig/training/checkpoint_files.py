@@ -113,8 +113,8 @@ class Checkpoints:
                 old.unlink()
         except (OSError, SafetensorError) as error:
             raise SourceError(
-                f"{path}: the checkpoint cannot be written: {error}. Earlier checkpoints are intact: free "
-                "space or make the folder writable, and continue with --resume."
+                f"{path}: the checkpoint cannot be written: {error.__cause__ or error}. Earlier "
+                "checkpoints are intact: free space or make the folder writable, and continue with --resume."
             ) from error
         return path
 

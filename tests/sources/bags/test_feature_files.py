@@ -139,6 +139,8 @@ def test_a_disk_that_becomes_full(tmp_path: Path) -> None:
     program = [sys.executable, "-c", FULL, str(path)]
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert done.returncode == 0
-    assert len(re.findall(r"/a\.h5: cannot be written: \[Errno 27\] .*\n", done.stderr)) == 5
+    assert (
+        len(re.findall(r"/a\.h5: cannot be written: File too large\. Free .*\n", done.stderr)) == 5
+    )
     assert [p.name for p in tmp_path.iterdir()] == ["a.h5"]
     assert FeatureBag(path).read(0, 1000).all()

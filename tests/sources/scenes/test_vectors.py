@@ -143,7 +143,7 @@ def test_pipes(tmp_path: Path) -> None:
     path = outlines(tmp_path / "b.shp", shapely.Point(5e5, 6e6))
     (tmp_path / "b.cpg").unlink()
     os.mkfifo(tmp_path / "b.CPG")
-    with pytest.raises(SourceError, match=r"b\.CPG: is not a regular file"):
+    with pytest.raises(SourceError, match=r"b\.CPG: cannot be read: it is not a regular file"):
         read_outlines(path)
 
 

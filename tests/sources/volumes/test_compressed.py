@@ -56,7 +56,7 @@ def test_no_flipped_bit_changes_what_is_read(kind: str, tmp_path: Path) -> None:
 def test_bombs_are_refused_by_their_size(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the header asks for, what follows it, and what is skipped."""
+    """Gigabytes that the header asks for, that follow the voxels, or that are skipped."""
     monkeypatch.setattr(untrusted, "ALWAYS_ALLOWED", 2**20)
     path = tmp_path / "x"
     path.write_bytes(LIBRARIES[kind].compress(bytes(2**24)))

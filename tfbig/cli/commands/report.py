@@ -16,19 +16,21 @@ def run(settings: ReportSettings) -> int:
     Raises:
         SourceError: The folder is none of results, or holds a report of somebody else.
     """
-    folder = Path(settings.folder)
-    if not output_folder.is_claimed(
-        folder
-    ):  # a copy without hidden files, or of an earlier version
-        if not (folder / run_folder.VERSIONS).is_file():
-            raise SourceError(
-                f"{folder}: is not a folder that tfbig wrote: it has neither {output_folder.RECORD} nor "
-                f"{run_folder.VERSIONS}. Check the path."
-            )
-        if (folder / report.NAME).exists():
-            raise SourceError(
-                f"{folder / report.NAME}: no record says that tfbig wrote it. Move it elsewhere; then it is written "
-                "again."
-            )
+    _check(Path(settings.folder))
     print(f"report: {report.write_report(settings.folder, settings.max_slides)}")
     return 0
+
+
+def _check(folder: Path) -> None:
+    """Check that a folder is one of results; a copy without hidden files has no record."""
+    if output_folder.is_claimed(folder):
+        return
+    if not (folder / run_folder.VERSIONS).is_file():
+        raise SourceError(
+            f"{folder}: is not a folder that tfbig wrote: it has neither {output_folder.RECORD} nor "
+            f"{run_folder.VERSIONS}. Check the path."
+        )
+    if (folder / report.NAME).exists():
+        raise SourceError(
+            f"{folder / report.NAME}: no record says that tfbig wrote it. Move it elsewhere; then it is written again."
+        )

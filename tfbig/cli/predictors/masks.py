@@ -25,7 +25,7 @@ from tfbig.patchgd import PatchGDSegmentation
 from tfbig.results import figures, geojson, outlines, slide_viewer
 from tfbig.sources.slides.slide import Slide, title_of
 from tfbig.system import progress
-from tfbig.system.output_folder import file_in
+from tfbig.system.output_folder import file_in, part_prefix
 
 NAMES = {"segmentation": ("background", "tissue"), "patchgd-segmentation": CLASSES}
 """Names of the classes of each task."""
@@ -84,7 +84,7 @@ class Masks:
         image = results.network_input(source, self.settings)
         is_gray = self.masking is not None and image.shape[2] == 1
         image = sources.Padded(image, self.stride, background.gray_level(image) if is_gray else 0)
-        with tempfile.TemporaryDirectory(prefix=".part-", dir=self.folder) as scratch:
+        with tempfile.TemporaryDirectory(prefix=part_prefix(), dir=self.folder) as scratch:
             computed = results.computed(self.model, source, image) if self.masking else {}
             whole = self.model.predict_to(image, f"{scratch}/prediction.npy", self._converted)
             prediction = whole.crop((0, rows), (0, columns))

@@ -24,7 +24,7 @@ from tfbig.cli.settings.value_types import box_size
 from tfbig.results import volume_figures, volume_montage
 from tfbig.sources import Volume
 from tfbig.system import progress
-from tfbig.system.output_folder import file_in
+from tfbig.system.output_folder import file_in, part_prefix
 
 STRIDE = 32
 """Default multiple of planes, rows and columns, for networks without a run."""
@@ -68,7 +68,7 @@ class Volumes:
             read = " x ".join(map(str, image.shape[:3]))
             return f"{path.name}: {size} voxels, would be read as {read}"
         name = volume_folders.case_of(path)
-        with tempfile.TemporaryDirectory(prefix=".part-", dir=self.folder) as scratch:
+        with tempfile.TemporaryDirectory(prefix=part_prefix(), dir=self.folder) as scratch:
             mask = volume_masks.predict(
                 self.model,
                 volume,

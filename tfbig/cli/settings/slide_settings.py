@@ -132,6 +132,8 @@ class TileSettings(SlideSettings, TileSizeSettings, ResolutionSettings):
     tissue: str = flag(
         "colour",
         type=types.tissue,
+        path=True,
+        words=choices.TISSUE,
         metavar="METHOD",
         help="how tissue is found. colour: other colour than the glass, at 8 um per pixel; otsu: threshold of the "
         "saturation, at 8 um per pixel; grey: grey values from 3 to 230, at 8 um per pixel; grey-tiles: the same on "

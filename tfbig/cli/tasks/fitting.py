@@ -215,7 +215,6 @@ def logging(settings: TrainSettings, folder: Path) -> list[keras.callbacks.Callb
             "--tensorboard: TensorBoard is not installed. Run pip install 'tfbig[log]'."
         )
     events = folder / "tensorboard"
-    output_folder.check_file(events)
     output_folder.record(events, is_folder=True)
     return [keras.callbacks.TensorBoard(events, write_graph=False)]
 

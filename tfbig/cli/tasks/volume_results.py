@@ -15,7 +15,7 @@ from tfbig.cli.settings.volume_segmentation_settings import VolumeSegmentationSe
 from tfbig.cli.tasks import run_results
 from tfbig.cli.tasks.task import Models
 from tfbig.results import run_folder, volume_figures, volume_montage
-from tfbig.system.output_folder import file_in
+from tfbig.system.output_folder import file_in, part_prefix
 
 PICTURES = 12
 """Largest number of volumes that are drawn."""
@@ -83,7 +83,7 @@ def evaluate(
         folder: Run folder.
         drawn: Whether to draw it.
     """
-    with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as scratch:
+    with tempfile.TemporaryDirectory(prefix=part_prefix(), dir=folder) as scratch:
         mask = volume_masks.predict(
             model, volume.stored, data.preparation, Path(scratch) / "mask.npy"
         )

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from tfbig.errors import SourceError, reason_of
+from tfbig.errors import SourceError
 from tfbig.sources.bags import hdf5
 from tfbig.sources.bags.tile_coords import Coords, add_coords
 from tfbig.sources.files import PathLike
@@ -119,25 +119,18 @@ def write_features(
         SourceError: The file cannot be written, or the features of a tile were not.
     """
     target, count = Path(path), len(coords.coords)
-    try:
-        with atomic_write(target) as part, hdf5.created(part) as (file, written):
-            rows = min(max(CHUNK_BYTES // (4 * width), 1), count)
-            data = file.create_dataset(
-                FEATURES, (count, width), np.float32, chunks=(rows, width), maxshape=(None, width)
-            )
-            data.attrs.update(
-                {"name": coords.name, "savetodir": str(target.parent), "encoder": encoder}
-            )
-            add_coords(file, coords, slide, target)
-            writer = FeatureWriter(data, target, written)
-            yield writer
-            writer.check_complete()
-    except SourceError:
-        raise
-    except OSError as error:
-        raise SourceError(
-            f"{path}: cannot be written: {reason_of(error)}. Free space, and run it again."
-        ) from error
+    with atomic_write(target) as part, hdf5.created(part) as (file, written):
+        rows = min(max(CHUNK_BYTES // (4 * width), 1), count)
+        data = file.create_dataset(
+            FEATURES, (count, width), np.float32, chunks=(rows, width), maxshape=(None, width)
+        )
+        data.attrs.update(
+            {"name": coords.name, "savetodir": str(target.parent), "encoder": encoder}
+        )
+        add_coords(file, coords, slide, target)
+        writer = FeatureWriter(data, target, written)
+        yield writer
+        writer.check_complete()
 
 
 @dataclass(frozen=True)

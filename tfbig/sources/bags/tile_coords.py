@@ -119,11 +119,8 @@ def write_coords(path: PathLike, coords: Coords, slide: Slide) -> None:
         [[0, 0], [32, 16]]
     """
     target = Path(path)
-    try:
-        with atomic_write(target) as part, hdf5.created(part) as (file, _):
-            add_coords(file, coords, slide, target)
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be written: {error}.") from error
+    with atomic_write(target) as part, hdf5.created(part) as (file, _):
+        add_coords(file, coords, slide, target)
 
 
 def add_coords(file: h5py.File, coords: Coords, slide: Slide, path: Path) -> None:

@@ -63,7 +63,7 @@ class Format:
 
     @property
     def has_palette(self) -> bool:
-        """Whether the file holds the colours of its classes.
+        """True if the file holds the colours of its classes.
 
         It does not without a coordinate system, because it would be read as a picture.
         """
@@ -167,7 +167,6 @@ class BlockWriter:
             ):
                 # in the folder of the blocks, so that nothing is left when the process is killed
                 rasterio.shutil.copy(vrt, whole, driver="COG", **options)
-            output_folder.check_file(self.path)
             output_folder.record(self.path)
             whole.replace(self.path)
         shutil.rmtree(self.folder)

@@ -14,12 +14,12 @@ from typing import Any, Final
 import numpy as np
 import tifffile
 
-from tfbig.errors import SourceError
 from tfbig.sources.arrays import from_memmap, map_npy
 from tfbig.sources.files import File, PathLike
 from tfbig.sources.slides.georeference import Georeference
 from tfbig.sources.source import RowArray, Source
 from tfbig.sources.writing import NpyWriter, atomic_write, write_npy
+from tfbig.system import output_folder
 from tfbig.units import counted
 
 TILE: Final = 512
@@ -78,16 +78,11 @@ def write_ome_tiff(
             f"{path}: expected a name that ends in .ome.tif, by which programs recognise OME-TIFF."
         )
     storage = _Storage(image, compression, channel_names, georeference)
-    try:
-        with (
-            TemporaryDirectory(prefix=".part-", dir=target.parent) as folder,
-            atomic_write(target) as part,
-        ):
-            _write(part, _Levels(image, labels, Path(folder)), storage, ticked)
-    except SourceError:
-        raise
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be written: {error}.") from error
+    with (
+        atomic_write(target) as part,
+        TemporaryDirectory(prefix=output_folder.part_prefix(), dir=target.parent) as folder,
+    ):
+        _write(part, _Levels(image, labels, Path(folder)), storage, ticked)
 
 
 class _Storage:

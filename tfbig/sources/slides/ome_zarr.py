@@ -193,6 +193,8 @@ def _new_folder(target: Path, replace: bool = False) -> Iterator[Path]:
         if replace:
             shutil.rmtree(target, ignore_errors=True)
         part.rename(target)
+    except SourceError:
+        raise
     except OSError as error:
         raise SourceError(f"{target}: cannot be written: {error}.") from error
     finally:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from tfbig.errors import SourceError
-from tfbig.sources.files import PathLike, cannot_open
+from tfbig.sources.files import PathLike
 from tfbig.sources.volumes import nifti
 from tfbig.sources.volumes.grid import Affine
 from tfbig.sources.volumes.nifti import is_compressed
@@ -57,16 +57,12 @@ def write_nifti(
             f"{path}: cannot be written as NIfTI; expected a path that ends in .nii or .nii.gz."
         )
     header = header_like(volume, like)
-    with atomic_write(target) as part:
-        try:
-            with part.open("wb") as file:
-                if not is_compressed(path):
-                    _write(file, header, volume, ticked)
-                    return
-                with gzip.GzipFile("", "wb", LEVEL, file, mtime=0) as stream:
-                    _write(stream, header, volume, ticked)
-        except OSError as error:
-            raise cannot_open(part, error) from error
+    with atomic_write(target) as part, part.open("wb") as file:
+        if not is_compressed(path):
+            _write(file, header, volume, ticked)
+            return
+        with gzip.GzipFile("", "wb", LEVEL, file, mtime=0) as stream:
+            _write(stream, header, volume, ticked)
 
 
 def header_like(volume: Volume, like: Volume) -> Any:
