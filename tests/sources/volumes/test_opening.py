@@ -67,7 +67,9 @@ def test_pipes_are_never_read(tmp_path: Path) -> None:
     for name in ("x.nii", "x.nii.gz", "x.nrrd", "x.nhdr"):
         os.mkfifo(tmp_path / name)
         for read in (tfbig.open, sources.VolumeOnDisk):
-            with pytest.raises(SourceError, match=f"{name}: cannot be read: it is not a regular file"):
+            with pytest.raises(
+                SourceError, match=f"{name}: cannot be read: it is not a regular file"
+            ):
                 read(tmp_path / name)
     os.mkfifo(tmp_path / "x.dcm")
     assert not opening.is_volume(tmp_path / "x.dcm")
