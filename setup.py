@@ -64,5 +64,6 @@ setup(
             "huggingface_hub",
         ],
         "torch": ["torchvision", "timm"],  # networks whose weights are read, for tests
+        "keras-hub": ["keras-hub"],  # networks that are compared with plain Keras, for tests
     },
 )

@@ -66,7 +66,7 @@ class Pair:
 
     def targets(self) -> list[np.ndarray]:
         """Return a target for each output."""
-        outputs = keras.tree.flatten(self.twin(self.x))
+        outputs = keras.tree.flatten(self.twin(self.x, training=False))
         draw = np.random.default_rng(3)
         return [draw.normal(size=y.shape).astype(self.x.dtype) for y in outputs]
 
@@ -171,12 +171,12 @@ def _train_on_batch(pair: Pair, rtol: float, folder: Path) -> None:
 def _saved(pair: Pair, rtol: float, folder: Path) -> None:
     pair.streamed.save(folder / "model.keras")
     loaded = keras.saving.load_model(folder / "model.keras")
-    assert_same(loaded(pair.x), pair.twin(pair.x), rtol)
+    assert_same(loaded(pair.x, training=False), pair.twin(pair.x, training=False), rtol)
 
 
 def _predict_to(pair: Pair, rtol: float, folder: Path) -> None:
     """Write the prediction of one image, if it is one image, of two axes or three."""
-    expected = keras.tree.flatten(pair.twin(pair.x[:1]))
+    expected = keras.tree.flatten(pair.twin(pair.x[:1], training=False))
     one_image = len(expected) == 1 and len(expected[0].shape) == len(pair.x.shape)
     if one_image and pair.streamed.spatial and pair.case.spatial > 1:
         image = tfbig.open(pair.x[0])

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfbig.errors import UnsupportedLayerError
 from tfbig.network import blocks, instances, rules
 from tfbig.network.graph import Graph
+from tfbig.network.rules import constant_images
 from tfbig.network.rules.nodes import cast
 from tfbig.system import keras_internals
 
@@ -57,7 +58,9 @@ def read(
         channels = int(tensor.shape[-1]) if image else 0
         value = graph.input(tensor.name, image, channels, arrives if image else None)
         values.append(_as_expected(graph, value, arrives, expected))
-    outputs = read_into(graph, functional, values, training)
+    outputs = [
+        constant_images.in_full(graph, v) for v in read_into(graph, functional, values, training)
+    ]
     graph.outputs = [_copy(graph, v) if v in graph.inputs else v for v in outputs]
     return graph
 
@@ -397,7 +400,10 @@ def _computation(call: rules.Call, any_channels: bool) -> tuple[Any, ...]:
     if holds_more or custom or not plain or not type(layer).__module__.startswith("keras."):
         return (object(),)
     irrelevant = (*_IRRELEVANT, "filters") if any_channels else _IRRELEVANT
-    config = {k: v for k, v in layer.get_config().items() if not k.endswith(irrelevant)}
+    try:
+        config = {k: v for k, v in layer.get_config().items() if not k.endswith(irrelevant)}
+    except NotImplementedError:  # made with a dtype policy, Identity cannot tell its config
+        return (object(),)
     inputs = [call.graph.values[i] for i in call.inputs]
     return (
         type(layer).__name__,

@@ -110,7 +110,7 @@ def test_errors(tmp_path, capsys):
     assert "tfbig evaluate RUN" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["evaluate", "predict"])
+@pytest.mark.parametrize("command", [pytest.param("evaluate", marks=pytest.mark.slow), "predict"])
 def test_killed_run(command, mil_run, tmp_path, capsys):
     run = shutil.copytree(mil_run.folder, tmp_path / "run")
     (run / "metrics.json").unlink()

@@ -12,6 +12,7 @@ from exactness import assert_same
 from keras import layers, ops
 
 import tfbig
+from tfbig.errors import UnsupportedLayerError
 
 Check = Callable[[Any, Any], None]
 
@@ -35,6 +36,7 @@ def test_ways_to_enlarge(check: Check) -> None:
         x * ops.broadcast_to(pixel, (2, 7, 6, 3)),
         layers.Multiply()([x, layers.UpSampling2D((7, 6))(pixel)]),
         layers.Conv2D(2, 3)(layers.UpSampling2D((7, 6))(pixel)),
+        layers.Add()([x, 2 * layers.ReLU()(layers.UpSampling2D((7, 6))(pixel))]),
     ]
     check(inputs, outputs)
 
@@ -54,3 +56,58 @@ def test_other_sizes_are_refused() -> None:
     big = tfbig.stream(keras.Model(inputs, layers.Add()([inputs, enlarged])), strip_rows=2)
     with pytest.raises(ValueError, match=r"the image has 8 rows or columns, .* for 7"):
         big(np.ones((1, 8, 6, 3)))
+
+
+def test_output_of_equal_pixels() -> None:
+    """An output has all its pixels."""
+    inputs = keras.Input((7, 6, 3))
+    x = layers.Conv2D(2, 3, padding="same")(inputs)
+    model = keras.Model(inputs, [layers.UpSampling2D((7, 6))(pooled(x)), x])
+    x = np.random.default_rng(0).normal(size=(2, 7, 6, 3))
+    assert_same(tfbig.stream(model, strip_rows=2)(x), model(x), 1e-12)
+
+
+@keras.saving.register_keras_serializable("tests")
+class ToSizeOf(layers.Layer):
+    """Resizes an image to the size of another one."""
+
+    def call(self, x: Any, other: Any) -> Any:
+        """Return `x` with the rows and columns of `other`."""
+        rows, columns = ops.shape(other)[1:3]
+        return layers.Resizing(rows, columns, interpolation="bilinear", dtype=self.dtype_policy)(x)
+
+
+@keras.saving.register_keras_serializable("tests")
+class Pyramid(layers.Layer):
+    """Joins an image with its mean, enlarged to its size."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.resize = ToSizeOf(dtype=self.dtype_policy)
+
+    def call(self, x: Any) -> Any:
+        """Return the image and its mean."""
+        mean = self.resize(ops.mean(x, (1, 2), keepdims=True), x)
+        return ops.concatenate([x, ops.cast(mean, x.dtype)], -1)
+
+
+def test_size_of_another_image() -> None:
+    """In a block, the size may be known only when the network runs, as in the DeepLabV3 of keras-hub."""
+    inputs = keras.Input((None, None, 3))
+    model = keras.Model(inputs, layers.Conv2D(2, 3)(Pyramid()(inputs)))
+    x = np.random.default_rng(0).normal(size=(2, 7, 6, 3))
+    big = tfbig.stream(model, strip_rows=2)
+    assert_same(big(x), model(x), 9 * 2**-24)  # the mean is rounded to float32
+
+
+def test_unknown_size_is_refused() -> None:
+    inputs = keras.Input((None, None, 3))
+    x = layers.Conv2D(3, 3, 2, padding="same")(inputs)
+    pixel = ToSizeOf()(pooled(x), inputs)
+    for output, message in (
+        (ToSizeOf()(x, inputs), "resizes to a size that is known only when"),
+        (pixel, "a pixel enlarged to a size that is known only when .* an output"),
+        (layers.Conv2D(2, 3)(pixel), "'conv2d.* a pixel enlarged to a size that is known only"),
+    ):
+        with pytest.raises(UnsupportedLayerError, match=message):
+            tfbig.stream(keras.Model(inputs, [x, output]), strip_rows=2)

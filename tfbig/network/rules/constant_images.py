@@ -1,9 +1,9 @@
 """Images of equal pixels, made by enlarging a pooled image `[N, 1, 1, C]`, and their concatenation with others.
 
 Networks for segmentation (PSPNet, DeepLab) pool an image to one pixel, enlarge that pixel to the size of the image
-with `UpSampling2D`, `ops.image.resize`, `ops.broadcast_to`, `ops.tile` or `ops.repeat`, and concatenate both. The
-graph keeps the pixel as a whole value, and its size in `Graph.constant_sizes`; layers that combine it with an image
-broadcast it.
+with `UpSampling2D`, `Resizing`, `ops.image.resize`, `ops.broadcast_to`, `ops.tile` or `ops.repeat`, and concatenate
+both. The graph keeps the pixel as a whole value, and its size in `Graph.constant_sizes`; layers that combine it with an
+image broadcast it. A block that enlarges it to the size that `ops.shape` gives of an image makes one of unknown size.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfbig.errors import UnsupportedLayerError
+from tfbig.network.graph import Graph
 from tfbig.network.rules import channel_shapes, channels, whole_values
-from tfbig.network.rules.call import Call
+from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.channel_shapes import any_channel_shape
 from tfbig.network.rules.channels import axes_of, check_axes
 from tfbig.network.rules.nodes import check_broadcast, of_fixed_size, per_pixel
@@ -26,11 +28,21 @@ from tfbig.system.keras_internals import operations
 
 layers = keras.layers
 
+RESIZING = (layers.Resizing, *operations("Resize"))
+"""Layers and operations that resize to a size, which may be that of another image."""
+
 ENLARGING = (
     *(layers.UpSampling1D, layers.UpSampling2D, layers.UpSampling3D),
-    *operations("BroadcastTo Repeat Resize Tile"),
+    *operations("BroadcastTo Repeat Tile"),
+    *RESIZING,
 )
 """Layers and operations that may make an image of equal pixels from one pixel."""
+
+ELEMENT_BY_ELEMENT = (
+    *(layers.Activation, layers.ELU, layers.LeakyReLU, layers.ReLU),
+    *operations(ELEMENTWISE),
+)
+"""Layers and operations that compute each element of an image from that element."""
 
 COMBINING = (
     *(layers.Add, layers.Average, layers.Concatenate, layers.Maximum, layers.Minimum),
@@ -46,6 +58,10 @@ def on_whole_values(call: Call) -> list[int]:
     A pixel that is enlarged to an image stays one pixel, until a layer needs the whole of it.
     """
     size = _size_of_result(call)
+    if _keeps_pixels_equal(call):
+        [value] = whole_values.on_whole_values(call)
+        call.graph.constant_sizes[value] = call.graph.constant_sizes[call.inputs[0]]
+        return [value]
     if size is None:
         return whole_values.on_whole_values(_in_full(call))
     batch = call.outputs[0].shape[0]
@@ -62,18 +78,30 @@ def on_whole_values(call: Call) -> list[int]:
     return [value]
 
 
+def _keeps_pixels_equal(call: Call) -> bool:
+    """Return whether a call computes each element of one such image alone, so that its pixels stay equal."""
+    of_equal_pixels = [v in call.graph.constant_sizes for v in call.inputs] == [True]
+    constants = [a for a in keras.tree.flatten(call.arguments) if not isinstance(a, Slot)]
+    alone = all(isinstance(a, (int, float, str, type(None))) for a in constants)
+    function = getattr(call.layer, "activation", None)
+    known = str(getattr(function, "__module__", "keras.")).startswith("keras.")
+    return of_equal_pixels and alone and known and isinstance(call.layer, ELEMENT_BY_ELEMENT)
+
+
 def _resizes(call: Call) -> bool:
     return getattr(call.layer, "interpolation", "nearest") != "nearest"
 
 
-def _size_of_result(call: Call) -> tuple[int, ...] | None:
+def _size_of_result(call: Call) -> tuple[int | None, ...] | None:
     """Return the size of the image of equal pixels that a call makes from one pixel; None if it does not."""
     if not isinstance(call.layer, ENLARGING) or len(call.inputs) != 1:
         return None
     before, after = tuple(call.specs[0].shape), tuple(call.outputs[0].shape)
     size = after[1:-1]
     is_pixel = all(n == 1 for n in before[1:-1]) or call.inputs[0] in call.graph.constant_sizes
-    if len(before) != call.rank or len(after) != call.rank or not is_pixel or None in size:
+    if len(before) != call.rank or len(after) != call.rank or not is_pixel:
+        return None
+    if None in size and not isinstance(call.layer, RESIZING):
         return None
     layer: Any = call.layer
     known_batch = isinstance(call.layer, operations("BroadcastTo")[0])
@@ -98,26 +126,46 @@ def _size_of_result(call: Call) -> tuple[int, ...] | None:
     )
     turned = getattr(layer, "data_format", None) == "channels_first"
     enlarges = same_batch and same_axis and exact and not cuts and not turned
-    return tuple(int(n) for n in size) if enlarges else None
+    return tuple(size) if enlarges else None
 
 
 def _in_full(call: Call) -> Call:
     """Return a call whose inputs have all their pixels."""
     sizes = call.graph.constant_sizes
-    return call.with_inputs(
-        [_full(call, v, p, sizes[v]) if v in sizes else v for p, v in enumerate(call.inputs)]
-    )
+    if any(None in sizes[v] for v in call.inputs if v in sizes):
+        call.refuse(
+            "receives a pixel enlarged to a size that is known only when the network runs; combine it with an image "
+            "of that size at once, or give keras.Input the size of the images."
+        )
+    return call.with_inputs([in_full(call.graph, v) for v in call.inputs])
 
 
-def _full(call: Call, value: int, position: int, size: tuple[int, ...]) -> int:
-    """Add all pixels of an image of equal pixels, as a whole value."""
+def in_full(graph: Graph, value: int) -> int:
+    """Return a value, with all its pixels if it is an image of equal pixels.
+
+    Args:
+        graph: The graph, to which a node may be added.
+        value: The value.
+
+    Raises:
+        UnsupportedLayerError: The size of the image is known only when the network runs.
+    """
+    size = graph.constant_sizes.get(value)
+    if size is None:
+        return value
+    name = graph.values[value].name
+    if None in size:
+        raise UnsupportedLayerError(
+            f"{name}: is a pixel enlarged to a size that is known only when the network runs, and an output of the "
+            "network; give keras.Input the size of the images."
+        )
 
     def repeat(x: list[Any], w: Any) -> tf.Tensor:
         shape = tf.shape(x[0])
         full = tf.broadcast_to(x[0], tf.concat([shape[:1], size, shape[-1:]], 0))
         return tf.ensure_shape(full, [x[0].shape[0], *size, x[0].shape[-1]])
 
-    return call.whole(repeat, [value], name=f"pixels_{position}")
+    return graph.whole(f"{name}/pixels", repeat, [value])
 
 
 def with_one_pixel(call: Call) -> Call:
@@ -134,13 +182,13 @@ def with_one_pixel(call: Call) -> Call:
             "receives an image whose pixels are all equal, enlarged from one; only layers that concatenate images or "
             "compute each element from those at the same position can combine it with an image."
         )
-    size = next(iter(sizes.values()))
+    known = [tuple(n for n in size if n is not None) for size in sizes.values() if None not in size]
     inputs, specs = list(call.inputs), list(call.specs)
     for position, (value, spec) in enumerate(zip(call.inputs, call.specs, strict=True)):
         if value in sizes:
             specs[position] = keras.KerasTensor(_pixel(spec.shape), spec.dtype)
-        elif call.graph.values[value].image:
-            inputs[position] = _of_size(call, value, position, size)
+        elif known and call.graph.values[value].image:
+            inputs[position] = _of_size(call, value, position, known[0])
     return replace(call, inputs=tuple(inputs), specs=tuple(specs))
 
 

@@ -31,6 +31,11 @@ def resizing(call: Call) -> int:
             )
     if call.graph.spatial != 2:
         call.refuse(f"needs images with two spatial axes; received {call.graph.spatial}.")
+    if not all(isinstance(n, int) for n in size):
+        call.refuse(
+            "resizes to a size that is known only when the network runs; enlarge by a fixed factor, with UpSampling2D, "
+            "or give keras.Input the size of the images."
+        )
     method, smooth = layer.interpolation, layer.antialias
     axes = [Scale(n, RADIUS[method], smooth) for n in size]
     return interpolated(call, axes, [_always(n) for n in size], method, smooth)
