@@ -108,13 +108,16 @@ def outcome(read_file: Callable[[Path], str | None], path: Path) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def run(read_file: Callable[[Path], str | None], seconds: int, files: list[str]) -> None:
+def run(
+    read_file: Callable[[Path], str | None], seconds: int, files: list[str], memory: int = 2**31
+) -> None:
     """Limit memory and the time of each file, and read the files.
 
     Args:
         read_file: Function that reads a file, and may return what is wrong with the result.
         seconds: Longest time of a file.
         files: The files.
+        memory: Bytes that all of them may take together.
     """
 
     def stop(*_: object) -> None:
@@ -122,7 +125,7 @@ def run(read_file: Callable[[Path], str | None], seconds: int, files: list[str])
 
     signal.signal(signal.SIGALRM, stop)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + 2**31, used + 2**31))
+    resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
     for file in files:
         signal.alarm(seconds)
         result = outcome(read_file, Path(file))
