@@ -1,12 +1,17 @@
 """The examples at toy size, and slow ones with the results that the README states."""
 
+import abmil_accumulation
 import big_layers_in_fit
+import custom_layer
 import gigapixel_segmentation
+import keras
 import numpy as np
 import patch_generator
 import pytest
 import slides_by_label
+import tensorflow as tf
 import whole_slide_classifier
+from exactness import FLOAT64, assert_same, integers
 
 DICE_AFTER_TWO_STEPS = 0.0914
 
@@ -15,6 +20,55 @@ def test_big_layers_in_fit(capsys):
     _, difference = big_layers_in_fit.main(count=16, side=48, epochs=1, filters=(8,))
     assert difference < 1e-5  # float32 sums of a few products in another order
     assert capsys.readouterr().out.strip().endswith(f"{difference:.1e}")
+
+
+@pytest.mark.parametrize("rows", [1, 7, 12])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_convolution_by_strips(rows, size, stride):
+    """Integers: output and gradients are those of TensorFlow, bitwise, for strips of one row, a few, and all."""
+    x, kernel = integers((2, rows, 5, 3), "float64", 0), integers((size, size, 3, 2), "float64", 1)
+
+    def both(convolution):
+        with tf.GradientTape() as tape:
+            sources = tf.constant(x), tf.constant(kernel)
+            tape.watch(sources)
+            y = convolution(*sources)
+        return y, *tape.gradient(y, sources, integers(y.shape, "float64", 2))
+
+    expected = both(lambda x, w: tf.nn.conv2d(x, w, stride, "SAME"))
+    for limit in (1, 45, 10**6):
+        assert_same(both(lambda x, w: custom_layer.big_conv2d(x, w, stride, limit)), expected)  # noqa: B023
+
+
+def test_batch_normalization_by_strips(float64):
+    x = np.random.default_rng(0).normal(2, 3, (2, 7, 5, 4))
+    layer = keras.layers.BatchNormalization()
+    layer.build(x.shape)
+    layer.set_weights([np.random.default_rng(1).uniform(1, 2, 4) for _ in range(4)])
+    gamma, beta = (w.value for w in layer.trainable_weights)
+
+    def both(norm):
+        with tf.GradientTape() as tape:
+            sources = tf.constant(x), gamma, beta
+            tape.watch(sources[0])
+            y = norm(sources[0])
+        return y, *tape.gradient(y, sources, np.random.default_rng(2).normal(size=y.shape))
+
+    expected = both(lambda x: layer(x, training=True))
+    for limit in (1, 45, 10**6):
+        actual = both(lambda x: custom_layer.big_batch_norm(x, gamma, beta, 1e-3, limit)[0])  # noqa: B023
+        assert_same(actual, expected, FLOAT64)
+
+
+def test_custom_layer(float64, capsys):
+    assert custom_layer.main(side=16, epochs=2, max_elements=200) < 1e-10
+    assert "largest difference of a weight" in capsys.readouterr().out
+
+
+def test_abmil_accumulation(float64, capsys):
+    assert max(abmil_accumulation.main()) < 1e-10
+    assert "tfbig.mil.MIL  largest relative difference" in capsys.readouterr().out
 
 
 @pytest.mark.slow
