@@ -54,8 +54,8 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch, least: int = 4) -> Skipping:
             raise BudgetError("only plans that skip background are tested")
         return everywhere(problem)
 
-    def plan(self: Planner, *arguments: Any) -> Plan:
-        found = plan_of(self, *arguments)
+    def plan(self: Planner, *arguments: Any, **options: Any) -> Plan:
+        found = plan_of(self, *arguments, **options)
         if found.active_tiles:
             record.plans.append(found)
         return found
