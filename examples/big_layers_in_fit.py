@@ -27,10 +27,10 @@ import tensorflow as tf
 
 from tfbig import layers as big
 
-STRIP = 2**16
-"""Largest number of input elements in a strip: a batch of 16 images of 48 x 48 is cut into several."""
+STRIP = 2**17
+"""Largest number of input elements in a strip: a batch of 32 images of 40 x 40 is cut into several."""
 
-BATCH = 16
+BATCH = 32
 
 """
 ## Draw the images
@@ -152,8 +152,8 @@ def in_another_process(kind: str, side: int) -> float:
 
 def main(
     count: int = 320,
-    side: int = 48,
-    epochs: int = 12,
+    side: int = 40,
+    epochs: int = 10,
     filters: Sequence[int] = (8, 16, 32),
     seed: int = 0,
     large: int | None = 1536,

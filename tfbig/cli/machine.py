@@ -30,6 +30,7 @@ from tfbig.plan.plan import Plan
 from tfbig.results import run_folder
 from tfbig.system import backend, keras_internals, progress, signals, tensorflow_internals
 from tfbig.system import budget as budgets
+from tfbig.units import format_bytes
 
 M = TypeVar("M", bound=MemorySettings)
 R = TypeVar("R")
@@ -243,6 +244,22 @@ def fixed_budget(settings: M) -> M:
         host_memory=settings.host_memory or str(limits.host_bytes),
         disk=settings.disk or str(limits.disk_bytes),
         device_memory=device,
+    )
+
+
+def in_words(settings: TrainSettings, plan: Plan) -> str:
+    """Return the plan of a training step as text: its sweeps, or that plain Keras has none.
+
+    Args:
+        settings: Settings of the run.
+        plan: The plan.
+    """
+    if not is_plain(settings):
+        return str(plan)
+    shape = " x ".join(map(str, plan.shape))
+    return (
+        f"Plan for an image of {shape}: plain Keras, without strips. A training step holds whole tensors and takes "
+        f"{format_bytes(plan.peak_bytes)}."
     )
 
 

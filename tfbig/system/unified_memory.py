@@ -44,6 +44,11 @@ class UnifiedMemory:
 
     def __str__(self) -> str:
         """Return a line with the device, the limit and the physical memory."""
+        if self.limit_bytes == self.physical_bytes:
+            return (
+                f"unified memory: {self.device} has no memory of its own, so this is plain Keras; "
+                f"{format_bytes(self.limit_bytes)} are available"
+            )
         return (
             f"unified memory on {self.device}: {format_bytes(self.limit_bytes)} "
             f"for tensors, of which the device has {format_bytes(self.physical_bytes)}"

@@ -31,7 +31,16 @@ FILES = {
 
 def test_dry_run(data, tmp_path, capsys):
     assert run_segmentation(data, tmp_path / "out", "--dry-run") == 0
-    assert "Plan for an image of 1 x 128 x 256 x 1" in capsys.readouterr().out
+    assert "Plan for an image of 1 x 128 x 256 x 1\nsweep" in capsys.readouterr().out
+
+
+def test_dry_run_of_plain_keras(data, tmp_path, capsys):
+    """A plan of plain Keras has no sweeps and no budget."""
+    assert run_segmentation(data, tmp_path / "out", "--dry-run", "--mode", "unified") == 0
+    out = capsys.readouterr().out
+    assert "unified memory: the CPU has no memory of its own, so this is plain Keras" in out
+    assert "1 x 128 x 256 x 1: plain Keras, without strips. A training step holds whole" in out
+    assert "sweep" not in out and "budget" not in out
     assert not (tmp_path / "out").exists()
 
 
@@ -61,7 +70,7 @@ def test_beside(segmentation_run, tmp_path, capsys):
     """Modes have the same loss; time and memory of both runs are in metrics and report."""
     data, offload, unified = segmentation_run.data, segmentation_run.folder, tmp_path / "unified"
     assert run_segmentation(data, unified, "--mode", "unified", "--beside", str(offload)) == 0
-    assert "unified memory on" in capsys.readouterr().out
+    assert "unified memory: " in capsys.readouterr().out
     a, b = metrics(offload), metrics(unified)
     assert {p.name for p in unified.iterdir()} == FILES
     assert b["beside"]["loss_difference"] == abs(a["loss"] - b["loss"]) <= 1e-5

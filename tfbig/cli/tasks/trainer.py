@@ -53,7 +53,7 @@ def _print_plans(settings: TrainSettings, plans: Plans | None) -> dict[str, floa
     """Print the plan of a training step, and return the planned memory, and the computed share if it is not all."""
     if plans is None:
         return {}
-    print(f"\n{plans.training}\n", flush=True)
+    print(f"\n{machine.in_words(settings, plans.training)}\n", flush=True)
     machine.warn_of_memory(settings, *plans)
     training = plans.training
     return machine.planned_bytes(*plans) | (
@@ -71,7 +71,7 @@ def _fit_and_save(
 ) -> dict[str, Any]:
     """Train, save the model and its learning curve, and return the measurements."""
     if plans is not None:
-        run_folder.write_text(folder / PLAN, f"{plans.training}\n")
+        run_folder.write_text(folder / PLAN, f"{machine.in_words(settings, plans.training)}\n")
     history = task.fit(models, settings, data, folder)
     _, peak = run_folder.memory_bytes()  # of training: pictures are not in the plan
     save_model(folder / run_folder.MODEL, models.twin)
