@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -51,10 +50,7 @@ class TileEncoder:
             settings.encoder, (self.size, self.size, 3), mean=settings.mean, std=settings.std
         )
         if settings.encoder_weights is None:
-            print(
-                f"without --encoder-weights, the weights of {settings.encoder} are random, and so are its features",
-                file=sys.stderr,
-            )
+            encoder_weights.warn_of_random(settings.encoder)
         else:
             encoder_weights.load_file(self.model, settings.encoder, settings.encoder_weights)
         self.width = int(self.model.output_shape[-1])

@@ -12,6 +12,7 @@ from tfbig.cli.data import slides_and_masks
 from tfbig.cli.data.background import Masking
 
 FILES = {
+    ".tfbig-files",
     "c.png",
     "checkpoints",
     "config.yaml",

@@ -264,3 +264,13 @@ def test_no_encoder(task, torch_file, tmp_path, capsys):
     run = run_mil if task[1] == "mil" else run_patchgd
     assert run(tmp_path / "out", *task, "--encoder-weights", str(torch_file), "--dry-run") == 2
     assert f"--encoder {task[3]} has no weights to start from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "warns"), [(("--mode", "frozen"), True), (("--mode", "accumulate"), False)]
+)
+def test_an_encoder_that_is_not_trained_is_not_random_without_a_word(
+    flags, warns, tmp_path, capsys
+):
+    assert run_mil(tmp_path / "out", *flags, "--encoder", "resnet18", "--dry-run") == 0
+    assert ("the weights of resnet18 are random" in capsys.readouterr().err) == warns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -101,7 +102,7 @@ def _shown(numbers: Any) -> str:
     return " ".join(map(str, numbers if isinstance(numbers, tuple) else (numbers,)))
 
 
-def load(encoder: Any, settings: EncoderSettings) -> None:
+def load(encoder: Any, settings: EncoderSettings, is_trained: bool = True) -> None:
     """Load the weights of `--encoder-weights` into an encoder, and print what was loaded.
 
     A resumed run and an evaluation do not need them, since they load those of their run.
@@ -109,14 +110,30 @@ def load(encoder: Any, settings: EncoderSettings) -> None:
     Args:
         encoder: Encoder, or a model that has it inside.
         settings: Settings of the run.
+        is_trained: Whether all of the encoder will be trained.
 
     Raises:
         SourceError: The weights cannot be fetched or read, or belong to another network.
     """
     weights = settings.encoder_weights
-    if weights is None or settings.test_only or _has_checkpoint(settings):
+    if settings.test_only or _has_checkpoint(settings):
         return
-    load_file(encoder, settings.encoder, weights)
+    if weights is not None:
+        load_file(encoder, settings.encoder, weights)
+    elif not is_trained:
+        warn_of_random(settings.encoder)
+
+
+def warn_of_random(name: str) -> None:
+    """Say on the error output that an encoder that is not trained has random weights.
+
+    Args:
+        name: Name of the encoder.
+    """
+    print(
+        f"without --encoder-weights, the weights of {name} are random, and so are its features",
+        file=sys.stderr,
+    )
 
 
 def load_file(encoder: Any, name: str, weights: str) -> None:

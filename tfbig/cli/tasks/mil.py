@@ -189,7 +189,8 @@ def make_models(settings: MILSettings, data: Data, num_outputs: int) -> Models:
     has_norm = settings.norm != "none"
     scale: dict[str, Any] = {"mean": settings.mean, "std": settings.std}
     encoder = encoders.make(settings.encoder, shape, **scale, norm=has_norm)
-    encoder_weights.load(encoder, settings)
+    is_trained = settings.mode != "frozen" and settings.lora is None
+    encoder_weights.load(encoder, settings, is_trained)
     encoder.trainable = settings.mode != "frozen"
     _add_lora(encoder, settings)
     model = mil.MIL(
