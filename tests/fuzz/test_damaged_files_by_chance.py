@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import mutations
@@ -40,24 +41,37 @@ def check(outcomes: dict[str, str], allowed: tuple[str, ...] = ("read", "refused
     assert not wrong, json.dumps(wrong, indent=1)
 
 
-def volume_folders(folder: Path) -> tuple[Path, Path]:
-    """Return folders of seeds and of damaged volumes."""
+def damaged_volumes(
+    folder: Path, kinds: tuple[str, ...], count: int, seed: int, damage: Callable[..., None]
+) -> list[Path]:
+    """Write damaged copies of volumes, and beside flipped ones their voxels; return the paths of the copies.
+
+    Args:
+        folder: Folder for seeds and copies.
+        kinds: Names of the seeds.
+        count: Copies of each.
+        seed: Seed of the damage.
+        damage: Function from a file, its copy and random numbers.
+    """
     seeds, target = folder / "seeds", folder / "volumes"
     seeds.mkdir()
     target.mkdir()
     volume_mutations.write_seeds(seeds)
-    return seeds, target
+    rng, paths = np.random.default_rng(seed), []
+    for number in range(count * len(kinds)):
+        kind = kinds[number % len(kinds)]
+        paths.append(target / f"{number:04}-{kind}")
+        damage(seeds / kind, paths[-1], rng)
+        if damage is volume_mutations.flipped:
+            shutil.copy(seeds / volume_mutations.EXPECTED, paths[-1].with_suffix(".npy"))
+    return paths
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_damaged_volumes(seed: int, tmp_path: Path) -> None:
-    seeds, target = volume_folders(tmp_path)
-    rng, paths = np.random.default_rng(seed), []
-    for number in range(200 * len(volume_mutations.KINDS)):
-        kind = volume_mutations.KINDS[number % len(volume_mutations.KINDS)]
-        paths.append(target / f"{number:04}-{kind}")
-        volume_mutations.damaged(seeds / kind, paths[-1], rng)
+    kinds, damage = volume_mutations.KINDS, volume_mutations.damaged
+    paths = damaged_volumes(tmp_path, kinds, 200, seed, damage)
     outcomes = run_worker(PROGRAM, paths)
     check(outcomes)
     assert len(outcomes) == len(paths)
@@ -68,13 +82,8 @@ def test_damaged_volumes(seed: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_one_changed_byte_of_compressed_volumes(seed: int, tmp_path: Path) -> None:
-    seeds, target = volume_folders(tmp_path)
-    rng, paths = np.random.default_rng(seed), []
-    for number in range(300 * len(volume_mutations.COMPRESSED)):
-        kind = volume_mutations.COMPRESSED[number % len(volume_mutations.COMPRESSED)]
-        paths.append(target / f"{number:04}-{kind}")
-        volume_mutations.flipped(seeds / kind, paths[-1], rng)
-        shutil.copy(seeds / volume_mutations.EXPECTED, paths[-1].with_suffix(".npy"))
+    kinds, damage = volume_mutations.COMPRESSED, volume_mutations.flipped
+    paths = damaged_volumes(tmp_path, kinds, 300, seed, damage)
     outcomes = run_worker(PROGRAM, paths)
     check(outcomes)
     assert len(outcomes) == len(paths)

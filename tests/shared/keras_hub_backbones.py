@@ -37,6 +37,15 @@ def resnet(**options: Any) -> keras.Model:
     )
 
 
+def deep_resnet() -> keras.Model:
+    """Return a ResNet of four stages."""
+    return resnet(
+        stackwise_num_filters=[64, 4, 6, 8],
+        stackwise_num_blocks=[1] * 4,
+        stackwise_num_strides=[1, 2, 2, 2],
+    )
+
+
 def resnet_v2() -> keras.Model:
     return resnet(block_type="bottleneck_block", use_pre_activation=True)
 
@@ -147,11 +156,7 @@ def hgnetv2() -> keras.Model:
 
 def retinanet() -> keras.Model:
     return hub.RetinaNetBackbone(
-        image_encoder=resnet(
-            stackwise_num_filters=[64, 4, 6, 8],
-            stackwise_num_blocks=[1] * 4,
-            stackwise_num_strides=[1, 2, 2, 2],
-        ),
+        image_encoder=deep_resnet(),
         min_level=3,
         max_level=6,
         use_p5=False,
@@ -173,11 +178,7 @@ def deeplab_v3() -> keras.Model:
 
 def basnet() -> keras.Model:
     return hub.BASNetBackbone(
-        image_encoder=resnet(
-            stackwise_num_filters=[64, 4, 6, 8],
-            stackwise_num_blocks=[1] * 4,
-            stackwise_num_strides=[1, 2, 2, 2],
-        ),
+        image_encoder=deep_resnet(),
         num_classes=1,
         image_shape=ANY,
         projection_filters=64,
