@@ -243,7 +243,7 @@ class Graph:
         channel_shapes: `{value id: shape}`: for images whose channels have several axes in the model, or none, their
             lengths; `[N, rows, ..., g, c]` is stored as `[N, rows, ..., g * c]`, and `[N, rows, ...]` with C = 1.
         constant_sizes: `{value id: size}`: for whole values `[N, 1, ..., C]` that stand for an image of equal pixels,
-            its rows, columns, ... in the model; None where they are known only when the network runs.
+            its rows, columns, ... in the model; empty if they are known only when the network runs.
         instance_shapes: `{value id: shape}`: for images whose rows are the instances of a bag, the shape of one
             instance in the layers, `[..., C]`.
         at_once: Strips that are processed at the same time; a slice of a bag keeps all cores busy alone.
@@ -263,7 +263,7 @@ class Graph:
     seeds: list[tuple[int, Any]] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
     channel_shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    constant_sizes: dict[int, tuple[int | None, ...]] = field(default_factory=dict)
+    constant_sizes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     instance_shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     at_once: int = AT_ONCE
     norm_slice: int | None = None

@@ -57,11 +57,11 @@ def on_whole_values(call: Call) -> list[int]:
 
     A pixel that is enlarged to an image stays one pixel, until a layer needs the whole of it.
     """
-    size = _size_of_result(call)
     if _keeps_pixels_equal(call):
         [value] = whole_values.on_whole_values(call)
         call.graph.constant_sizes[value] = call.graph.constant_sizes[call.inputs[0]]
         return [value]
+    size = _size_of_result(call)
     if size is None:
         return whole_values.on_whole_values(_in_full(call))
     batch = call.outputs[0].shape[0]
@@ -92,8 +92,11 @@ def _resizes(call: Call) -> bool:
     return getattr(call.layer, "interpolation", "nearest") != "nearest"
 
 
-def _size_of_result(call: Call) -> tuple[int | None, ...] | None:
-    """Return the size of the image of equal pixels that a call makes from one pixel; None if it does not."""
+def _size_of_result(call: Call) -> tuple[int, ...] | None:
+    """Return the size of the image of equal pixels that a call makes from one pixel; None if it does not.
+
+    It is empty if it is known only when the network runs.
+    """
     if not isinstance(call.layer, ENLARGING) or len(call.inputs) != 1:
         return None
     before, after = tuple(call.specs[0].shape), tuple(call.outputs[0].shape)
@@ -126,13 +129,15 @@ def _size_of_result(call: Call) -> tuple[int | None, ...] | None:
     )
     turned = getattr(layer, "data_format", None) == "channels_first"
     enlarges = same_batch and same_axis and exact and not cuts and not turned
-    return tuple(size) if enlarges else None
+    if not enlarges:
+        return None
+    return () if None in size else tuple(int(n) for n in size)
 
 
 def _in_full(call: Call) -> Call:
     """Return a call whose inputs have all their pixels."""
     sizes = call.graph.constant_sizes
-    if any(None in sizes[v] for v in call.inputs if v in sizes):
+    if any(not sizes[v] for v in call.inputs if v in sizes):
         call.refuse(
             "receives a pixel enlarged to a size that is known only when the network runs; combine it with an image "
             "of that size at once, or give keras.Input the size of the images."
@@ -154,7 +159,7 @@ def in_full(graph: Graph, value: int) -> int:
     if size is None:
         return value
     name = graph.values[value].name
-    if None in size:
+    if not size:
         raise UnsupportedLayerError(
             f"{name}: is a pixel enlarged to a size that is known only when the network runs, and an output of the "
             "network; give keras.Input the size of the images."
@@ -182,13 +187,13 @@ def with_one_pixel(call: Call) -> Call:
             "receives an image whose pixels are all equal, enlarged from one; only layers that concatenate images or "
             "compute each element from those at the same position can combine it with an image."
         )
-    known = [tuple(n for n in size if n is not None) for size in sizes.values() if None not in size]
+    size = next(filter(None, sizes.values()), ())
     inputs, specs = list(call.inputs), list(call.specs)
     for position, (value, spec) in enumerate(zip(call.inputs, call.specs, strict=True)):
         if value in sizes:
             specs[position] = keras.KerasTensor(_pixel(spec.shape), spec.dtype)
-        elif known and call.graph.values[value].image:
-            inputs[position] = _of_size(call, value, position, known[0])
+        elif size and call.graph.values[value].image:
+            inputs[position] = _of_size(call, value, position, size)
     return replace(call, inputs=tuple(inputs), specs=tuple(specs))
 
 
