@@ -31,6 +31,8 @@ import tfbig
 from tfbig import sources
 from tfbig.models.gigapixel_unet import STRIDE, gigapixel_unet
 from tfbig.results import figures
+from tfbig.sources.writing import atomic_write
+from tfbig.system import output_folder
 from tfbig.tissue.masks import tissue_mask
 
 SLIDES = sorted((ROOT / "examples" / "data").glob("*.tif"))
@@ -81,23 +83,21 @@ def rows_of(slide: sources.Source, first: int, is_mirrored: bool) -> np.ndarray:
 
 def write_mosaic(path: Path, rows: int, columns: int) -> None:
     """Write the mosaic as a tiled TIFF with JPEG compression, 2.02 micrometres per pixel."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    tifffile.imwrite(
-        part,
-        mosaic_tiles(rows, columns),
-        shape=(rows, columns, 3),
-        dtype=np.uint8,
-        bigtiff=True,
-        tile=(TILE, TILE),
-        photometric="rgb",
-        compression="jpeg",
-        compressionargs={"level": 85},
-        buffersize=2**24,
-        resolution=(1e4 / 2.02, 1e4 / 2.02),
-        resolutionunit="CENTIMETER",
-    )
-    part.rename(path)
+    with atomic_write(path) as part:
+        tifffile.imwrite(
+            part,
+            mosaic_tiles(rows, columns),
+            shape=(rows, columns, 3),
+            dtype=np.uint8,
+            bigtiff=True,
+            tile=(TILE, TILE),
+            photometric="rgb",
+            compression="jpeg",
+            compressionargs={"level": 85},
+            buffersize=2**24,
+            resolution=(1e4 / 2.02, 1e4 / 2.02),
+            resolutionunit="CENTIMETER",
+        )
 
 
 """
@@ -176,14 +176,14 @@ def main(
 
     Args:
         slide: The image; by default a mosaic in the folder `out`, written if it is not there.
-        size: Rows and columns of the large crops.
+        size: Most rows and columns of the large crops; those of a smaller slide are smaller.
         steps: Number of large crops.
         out: Folder of the mosaic and the overlay.
         small_steps: Number of small crops, at most 1024 x 1024.
         mosaic: Rows and columns of the mosaic.
     """
     keras.utils.set_random_seed(0)
-    out = Path(out)
+    out = output_folder.claim(out, [] if slide is None else [slide])
     if slide is None:
         slide = out / f"mosaic_{mosaic[0]}x{mosaic[1]}.tif"
         if not slide.exists():
@@ -192,24 +192,24 @@ def main(
     source = tfbig.open(slide)
     image, labels = sources.Grayscale(source, invert=True), tissue_mask(source)
     big = tfbig.stream(gigapixel_unet(), tfbig.Budget(device="256MB", host="800MB"))
-    small = (min(SMALL[0], size[0]), min(SMALL[1], size[1]))
-    train(big, image, labels, small, small_steps, 1e-2)
-    train(big, image, labels, size, steps, 2e-3)
+    most = image.shape[0], int(image.shape[1] * TRAINED)
+    for largest, count, rate in ((SMALL, small_steps, 1e-2), (size, steps, 2e-3)):
+        rows, columns = (min(*n) // STRIDE * STRIDE for n in zip(largest, size, most, strict=True))
+        train(big, image, labels, (rows, columns), count, rate)
     rows = image.shape[0] // STRIDE * STRIDE
     first = int(image.shape[1] * TRAINED)
-    columns = first, first + (image.shape[1] - first) // STRIDE * STRIDE
-    unseen, truth = (s.crop((0, rows), columns) for s in (image, labels))
+    stop = first + (image.shape[1] - first) // STRIDE * STRIDE
+    unseen, truth = (s.crop((0, rows), (first, stop)) for s in (image, labels))
     with tempfile.TemporaryDirectory() as folder:
         prediction = big.predict_to(unseen, str(Path(folder) / "tissue.npy"))
         score = dice(prediction, truth)
-        out.mkdir(parents=True, exist_ok=True)
         figures.overlay(
             out / "overlay.png", unseen, truth, prediction, f"unseen part, Dice {score:.3f}"
         )
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
     print(f"largest memory of the process, Python and TensorFlow included: {peak:.2f} GB")
-    print(f"overlay of the unseen part, {rows} x {columns[1] - first}: {out / 'overlay.png'}")
+    print(f"overlay of the unseen part, {rows} x {stop - first}: {out / 'overlay.png'}")
     print(f"Dice on the unseen part {score:.3f}")
     return score
 

@@ -84,13 +84,21 @@ def test_abmil_accumulation(float64, capsys):
 @pytest.mark.slow
 def test_gigapixel_segmentation(tmp_path, capsys):
     size = {"size": (512, 1024), "mosaic": (1024, 2560)}
-    score = gigapixel_segmentation.main(**size, steps=2, small_steps=40, out=tmp_path)
+    score = gigapixel_segmentation.main(**size, steps=2, small_steps=40, out=tmp_path / "out")
     out = capsys.readouterr().out
     assert 0 <= score <= 1 and out.strip().endswith(f"Dice on the unseen part {score:.3f}")
     assert "joining 3 slides to " in out and "Plan for an image of 1 x 512 x 1024 x 1" in out
     assert "\n2 steps on crops of 512 x 1024: loss " in out and "memory of the process" in out
-    assert (tmp_path / "overlay.png").read_bytes().startswith(b"\x89PNG")
-    again = gigapixel_segmentation.main(**size, steps=2, small_steps=40, out=tmp_path)
+    assert (tmp_path / "out" / "overlay.png").read_bytes().startswith(b"\x89PNG")
+    slide = tmp_path / "out" / "mosaic_1024x2560.tif"
+    with pytest.raises(tfbig.SourceError, match="is read by this command"):
+        gigapixel_segmentation.main(slide, out=tmp_path / "out")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "overlay.png").write_bytes(b"mine")
+    with pytest.raises(tfbig.SourceError, match=r"holds overlay\.png, which tfbig did not write"):
+        gigapixel_segmentation.main(slide, out=tmp_path / "new")
+    assert (tmp_path / "new" / "overlay.png").read_bytes() == b"mine"
+    again = gigapixel_segmentation.main(**size, steps=2, small_steps=40, out=tmp_path / "out")
     assert again == score and "joining" not in capsys.readouterr().out
 
 
