@@ -39,6 +39,7 @@ def settings_of(arguments: argparse.Namespace) -> Any:
     few = max(10 * arguments.batch, 10)
     flags = ["--config", str(RECIPE), "--data", arguments.data, "--encoder", arguments.encoder]
     flags += ["--batch-size", str(arguments.batch), "--num-images", str(few), "10", "10"]
+    flags += ["--encoder-weights", "random"]  # which take as long, and are not fetched
     return train.settings_of(flags)
 
 

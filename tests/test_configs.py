@@ -119,7 +119,7 @@ MAKE: dict[str, Callable[[], Any]] = {
     ),
     "CoupledAdam": lambda: tfbig.optimizers.CoupledAdam(0.1, 0.2, 0.3, 0.4, 0.5, **OPTIONS),
     "CoxLoss": lambda: target_losses.CoxLoss(**OPTIONS),
-    "DemonAdamW": lambda: tfbig.optimizers.DemonAdamW(0.1, 9, 0.3, 0.4, 0.5, 0.6, **OPTIONS),
+    "DemonAdamW": lambda: tfbig.optimizers.DemonAdamW(0.1, 9, 0.3, 0.4, 0.5, 0.6, 0.7, **OPTIONS),
     "Dice": lambda: tfbig.metrics.Dice(threshold=0.3, dtype="float64", **OPTIONS),
     "DiceCrossentropy": lambda: tfbig.losses.DiceCrossentropy(
         0.1, True, 0.3, 0.4, reduction="sum", **OPTIONS

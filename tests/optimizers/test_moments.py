@@ -86,7 +86,7 @@ def test_exclude_from_weight_decay(name, float64):
     optimizer = MAKERS[name]()
     optimizer.exclude_from_weight_decay(var_names=["variable"])
     gradients = some_gradients(5)
-    none = {"l2": 0.0} if name in ("coupled", "radam") else {"decay": 0.0}
+    none = {"decay": 0.0} if name in ("demon", "lookahead") else {"l2": 0.0}
     assert_close(applied(optimizer, gradients), looped(name, gradients, **none))
 
 
@@ -165,7 +165,8 @@ def test_config_round_trip(name):
     again = keras.saving.deserialize_keras_object(config)
     assert type(again) is type(optimizer)
     assert again.get_config() == optimizer.get_config()
-    argument = {"coupled": "l2", "demon": "steps", "radam": "l2", "lookahead": "k"}[name]
+    arguments = {"coupled": "l2", "demon": "steps", "demon_l2": "l2", "radam": "l2"}
+    argument = arguments.get(name, "k")
     assert {argument, "beta_1", "beta_2", "epsilon"} <= again.get_config().keys()
 
 

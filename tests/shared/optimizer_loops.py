@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod, sqrt
 
 import keras
@@ -19,6 +20,9 @@ ROUNDING = 1e-12
 MAKERS = {
     "coupled": lambda **options: CoupledAdam(0.01, **{"l2": 0.1, **options}),
     "demon": lambda **options: DemonAdamW(0.01, **{"steps": 20, "weight_decay": 0.125, **options}),
+    "demon_l2": lambda **options: DemonAdamW(
+        0.01, **{"steps": 20, "weight_decay": 0.0, "l2": 0.1, **options}
+    ),
     "radam": lambda **options: RAdam(0.01, **{"l2": 0.1, **options}),
     "lookahead": lambda **options: LookaheadRAdam(
         0.01, **{"weight_decay": 0.125, "k": 4, **options}
@@ -57,10 +61,11 @@ def coupled(w, gradients, lr=0.01, l2=0.1, b1=0.9, b2=0.999, eps=1e-8):
     return w
 
 
-def demon(w, gradients, lr=0.01, steps=20, decay=0.125, b1=0.9, b2=0.999, eps=1e-8):
+def demon(w, gradients, lr=0.01, steps=20, decay=0.125, l2=0.0, b1=0.9, b2=0.999, eps=1e-8):
     """Compute the updates of `DemonAdamW` for one variable."""
     m, v, used = np.zeros_like(w), np.zeros_like(w), []
     for t, g in enumerate(gradients, 1):
+        g = g + l2 * w
         left = max(1 - t / steps, 0)
         used.append(b1 * left / ((1 - b1) + b1 * left))
         w = w - lr * decay * w
@@ -105,7 +110,13 @@ def lookahead(w, gradients, alpha=0.5, k=4, decay=0.125, **options):
     return w
 
 
-LOOPS = {"coupled": coupled, "demon": demon, "radam": radam, "lookahead": lookahead}
+LOOPS = {
+    "coupled": coupled,
+    "demon": demon,
+    "demon_l2": partial(demon, decay=0.0, l2=0.1),
+    "radam": radam,
+    "lookahead": lookahead,
+}
 
 
 def looped(name, gradients, **options):

@@ -76,6 +76,7 @@ class DemonAdamW(MomentOptimizer):
 
         left = max(1 - t / steps, 0)
         beta_1(t) = beta_1 * left / ((1 - beta_1) + beta_1 * left)
+        g = g + l2 * w
         w = w - learning_rate * weight_decay * w
         m = beta_1(t) * m + (1 - beta_1(t)) * g
         v = beta_2 * v + (1 - beta_2) * g**2
@@ -93,6 +94,9 @@ class DemonAdamW(MomentOptimizer):
     batches in `steps` but updates in `t`, two batches each, and so ended at `t / steps == 0.5`: to
     reproduce them, set `steps` to twice the number of updates.
 
+    The text of Big-Layers has Adam with a weight decay, which in PyTorch is coupled: `l2=1e-4` and
+    `weight_decay=0`. Its code has AdamW.
+
     Args:
         learning_rate: Number, schedule, or function without arguments.
         steps: Number of updates until the momentum is 0.
@@ -100,6 +104,7 @@ class DemonAdamW(MomentOptimizer):
         weight_decay: Decoupled decay, in units of the learning rate.
         beta_2: Decay of the average of the squared gradient.
         epsilon: Added to the root.
+        l2: Coupled penalty, part of the gradient, as in `CoupledAdam`.
         **kwargs: Arguments of every Keras optimiser.
 
     Raises:
@@ -122,12 +127,14 @@ class DemonAdamW(MomentOptimizer):
         weight_decay: float = 1e-4,
         beta_2: float = 0.999,
         epsilon: float = 1e-8,
+        l2: float = 0.0,
         **kwargs: Any,
     ) -> None:
         check_count("DemonAdamW", "steps", steps)
         kwargs["weight_decay"] = weight_decay
         super().__init__(learning_rate, beta_1, beta_2, epsilon, **kwargs)
         self.steps = steps
+        self.l2 = l2
 
     def build(self, variables: Sequence[Any]) -> None:
         """Create the state for the given variables."""
@@ -150,4 +157,4 @@ class DemonAdamW(MomentOptimizer):
 
     def get_config(self) -> dict[str, Any]:
         """Return the configuration for serialisation."""
-        return {**super().get_config(), "steps": self.steps}
+        return {**super().get_config(), "steps": self.steps, "l2": self.l2}

@@ -16,8 +16,11 @@ from cli_runs import metrics, predictions, write_cohort_slide
 from tfbig.cli.data import splits
 from tfbig.cli.main import main
 
-SLIDE_BAGS = "--encoder small --tile 40 --sample 4 --val-sample 4 --epochs 1 --instances-at-once 8 --accumulate 1"
-IMAGES = "--encoder small --latent 8 --head smaller --head-width 8 --epochs 1 --batch-size 4"
+SMALL = "--encoder small --encoder-weights random"
+SLIDE_BAGS = (
+    f"{SMALL} --tile 40 --sample 4 --val-sample 4 --epochs 1 --instances-at-once 8 --accumulate 1"
+)
+IMAGES = f"{SMALL} --latent 8 --head smaller --head-width 8 --epochs 1 --batch-size 4"
 BAGS = "--encoder small --num-bags 4 2 2 --epochs 1 --instances-at-once 4 --accumulate 1"
 SMALLER = {
     **dict.fromkeys(["panda", "camelyon16", "camelyon17"], SLIDE_BAGS),
@@ -31,7 +34,7 @@ SMALLER = {
 """Flags that scale the recipe of a data set."""
 PATCHGD = f"{IMAGES} --side 64 --patch 32"
 """The same for the recipe of PatchGD on PANDA."""
-WHOLE = "--epochs 1 --accumulate 1 --encoder small --latent 8 --head-width 8 --mean 0 --std 1"
+WHOLE = f"{SMALL} --epochs 1 --accumulate 1 --latent 8 --head-width 8 --mean 0 --std 1"
 """The same for the recipes of whole slides."""
 EVALUATION = "--eval-sample 3 --eval-repeats 2"
 SLIDES = {"panda": "*.tiff", "camelyon17": "*_node_0.tif", "tcga-nsclc": "*-DX1*.svs"}

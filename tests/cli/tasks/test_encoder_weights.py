@@ -1,9 +1,11 @@
 """`--encoder-weights`: published weights, files and runs, and the scale of pixels that belongs to them."""
 
 import importlib
+import shlex
 import shutil
 from dataclasses import replace
 
+import dataset_folders
 import keras
 import numpy as np
 import pytest
@@ -95,6 +97,36 @@ def test_imagenet(hub, tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_a_baseline_as_printed_freezes_published_weights(hub, tmp_path, monkeypatch, capsys):
+    """The command that `tfbig dataset panda` prints, on less data; `random` overrides the recipe, and says so."""
+    hub("timm/resnet18.tv_in1k")
+    monkeypatch.chdir(tmp_path)
+    dataset_folders.FOLDERS["panda"](tmp_path / "panda")
+    assert main(["dataset", "panda", "panda", "--out", "tables"]) in (0, 3)
+    printed = [line for line in capsys.readouterr().out.splitlines() if "panda-frozen" in line]
+    smaller = [
+        "--tile",
+        "40",
+        "--sample",
+        "4",
+        "--val-sample",
+        "4",
+        "--instances-at-once",
+        "8",
+        "--dry-run",
+    ]
+    command = [*shlex.split(printed[0])[1:], *smaller]
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    assert "encoder weights imagenet: 100 tensors loaded" in out
+    assert "random" not in err
+    assert main([*command, "--encoder-weights", "random"]) == 0
+    out, err = capsys.readouterr()
+    assert "tensors loaded" not in out
+    assert "without --encoder-weights, the weights of resnet18 are random" in err
+
+
+@pytest.mark.slow
 def test_a_run_records_its_weights(hub, tmp_path):
     """The run records weights and scale, and is resumed without the weights."""
     hub("timm/resnet18.tv_in1k")
@@ -130,9 +162,8 @@ def test_imagenet_without_the_client(monkeypatch):
 
 
 def test_networks_without_published_weights():
-    with pytest.raises(
-        SourceError, match="no published weights of --encoder small, but of resnet18,"
-    ):
+    advice = r"no published weights of --encoder small, but of resnet18, .*, or --encoder-weights random or FILE\."
+    with pytest.raises(SourceError, match=advice):
         encoder_weights._fetched("small")
     with pytest.raises(SourceError, match=r"Request .* at https://huggingface.co/MahmoodLab/UNI,"):
         encoder_weights._fetched("uni")

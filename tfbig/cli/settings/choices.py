@@ -31,7 +31,7 @@ LOWER_IS_BETTER = ("loss", "mae")
 INSTANCE_LOSSES = ("cross_entropy", "svm")
 MASK_LOSSES = ("binary_cross_entropy", "dice")
 NORMS = ("exact", "frozen", "per_slice")
-OPTIMIZERS = ("adam", "coupled_adam", "adamw", "demon_adamw", "lookahead_radam")
+OPTIMIZERS = ("adam", "coupled_adam", "adamw", "demon_adam", "demon_adamw", "lookahead_radam")
 READERS = ("tifffile", "openslide", "zarr", "rasterio")
 RESNETS = (
     *("resnet18", "resnet34", "resnet50", "resnet18_gn", "resnet50_gn"),
@@ -96,5 +96,7 @@ WARM_START_EPOCHS = 4
 """Default number of epochs on single digits."""
 IMAGENET = "imagenet"
 """Value of `--encoder-weights` for published weights."""
+RANDOM = "random"
+"""Value of `--encoder-weights` for random weights, also where a recipe names others."""
 CONFIG = "config.yaml"
 """File of the settings of a run."""

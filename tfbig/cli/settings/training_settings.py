@@ -50,11 +50,11 @@ def encoder_weights_flag() -> str | None:
         exists="file or folder",
         kind=PLACE,
         path=True,
-        words=(choices.IMAGENET,),
-        metavar="imagenet|FILE|RUN",
+        words=(choices.IMAGENET, choices.RANDOM),
+        metavar="imagenet|random|FILE|RUN",
         help="initial weights of the encoder: imagenet, published ones, fetched once; a FILE with the names of "
         "torchvision or timm (.safetensors, .npz, .h5, .pth), or of tfbig (.weights.h5, .keras); or the folder of a "
-        "RUN with the same encoder (default: random)",
+        "RUN with the same encoder (default: random, or those of the recipe)",
     )
     return field
 
@@ -95,7 +95,7 @@ class OptimizerSettings:
     decay: float = flag(
         0.0,
         type=float,
-        help="weight decay; in coupled_adam an L2 penalty (default: %(default)s)",
+        help="weight decay; in coupled_adam and demon_adam an L2 penalty (default: %(default)s)",
     )
     clip: float | None = flag(
         type=types.from_zero,
@@ -126,7 +126,7 @@ class ScheduleSettings:
     )
     demon_steps: int | None = flag(
         type=types.count,
-        help="steps after which the momentum of demon_adamw is 0 (default: the steps of the run)",
+        help="steps after which the momentum of demon_adam and demon_adamw is 0 (default: the steps of the run)",
     )
 
 

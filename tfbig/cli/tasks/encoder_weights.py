@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from tfbig import SourceError
 from tfbig.cli import load_model, paths
-from tfbig.cli.settings.choices import IMAGENET
+from tfbig.cli.settings.choices import IMAGENET, RANDOM
 from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
 from tfbig.cli.settings.tasks import ImageSettings, MILSettings
@@ -34,7 +34,7 @@ def with_scale(settings: S) -> S:
     """Return the settings with the mean and standard deviation of the channels that the encoder expects.
 
     Without `--mean` and `--std` these are 0 and 1, or those that the weights of `--encoder-weights`, or those of an
-    encoder of pathology, were trained with.
+    encoder of pathology, were trained with. `--encoder-weights random` becomes None, as without the flag.
 
     Args:
         settings: Settings of the run.
@@ -43,10 +43,13 @@ def with_scale(settings: S) -> S:
         FlagError: There is no encoder, or the weights are those of a file, which does not say what they were trained
             with.
     """
+    if settings.encoder_weights == RANDOM:
+        settings = replace(settings, encoder_weights=None)
     weights = settings.encoder_weights
     if weights is not None and settings.encoder in WITHOUT_WEIGHTS:
         raise paths.FlagError(
-            f"--encoder-weights {weights}: --encoder {settings.encoder} has no weights to start from. Leave it out."
+            f"--encoder-weights {weights}: --encoder {settings.encoder} has no weights to start from. Use "
+            "--encoder-weights random."
         )
     if settings.mean is not None and settings.std is not None:
         return settings
@@ -207,7 +210,7 @@ def _fetched(name: str) -> str:
     if name not in pretrained.IMAGENET:
         raise SourceError(
             f"--encoder-weights imagenet: there are no published weights of --encoder {name}, but of "
-            f"{', '.join(pretrained.IMAGENET)}."
+            f"{', '.join(pretrained.IMAGENET)}. Use one of these, or --encoder-weights random or FILE."
         )
     repository, file = pretrained.IMAGENET[name], "model.safetensors"
     try:

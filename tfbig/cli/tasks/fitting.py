@@ -34,6 +34,9 @@ OPTIMIZERS: dict[str, Callable[[TrainSettings, int, Mapping[str, Any]], Any]] = 
         s.lr, l2=s.decay, epsilon=s.epsilon, **o
     ),
     "adamw": lambda s, steps, o: keras.optimizers.AdamW(s.lr, weight_decay=s.decay, **o),
+    "demon_adam": lambda s, steps, o: optimizers.DemonAdamW(
+        s.lr, steps, weight_decay=0.0, l2=s.decay, **o
+    ),
     "demon_adamw": lambda s, steps, o: optimizers.DemonAdamW(
         s.lr, steps, weight_decay=s.decay, **o
     ),
