@@ -3,7 +3,7 @@
     python examples/gigapixel_segmentation.py [SLIDE] [--crop 16000x64000] [--steps 4] [--out runs/gigapixel]
 
 Without a SLIDE, the slides in `examples/data` are first joined to a mosaic of 16000 x 80000 pixels, a tiled TIFF of 108
-MB. The network (Remedios et al. 2023) is first trained on small crops for a minute, and then on crops of a gigapixel,
+MB. The network (Remedios et al. 2023) is first trained on small crops for minutes, and then on crops of a gigapixel,
 each one training step. No image is ever held in memory: crops, labels and the prediction are read and written strip by
 strip. The script prints the plan of a step, the memory that was used, and the Dice score on the part of the image that
 the network was not trained on; the overlay shows this part.
@@ -37,7 +37,9 @@ from tfbig.tissue.masks import tissue_mask
 
 SLIDES = sorted((ROOT / "examples" / "data").glob("*.tif"))
 SMALL = (1024, 1024)
-"""Rows and columns of the crops of the first minute."""
+"""Rows and columns of the small crops."""
+RATE = 1e-2
+"""Learning rate of the first small crop; it decreases to a tenth, which large crops keep."""
 
 TILE, BAND, WHITE = 512, 4096, 242
 """Side of a tile of the mosaic, rows that its slides are cut to, and the grey value between them."""
@@ -150,7 +152,7 @@ def train(
     labels: sources.Source,
     size: tuple[int, int],
     steps: int,
-    rate: float,
+    rate: float | keras.optimizers.schedules.LearningRateSchedule,
 ) -> None:
     """Train on random crops, one in a step, and print what they took."""
     big.compile(keras.optimizers.Adam(rate), "binary_crossentropy")
@@ -169,7 +171,7 @@ def main(
     size: tuple[int, int] = (16000, 64000),
     steps: int = 4,
     out: str | Path = "runs/gigapixel",
-    small_steps: int = 200,
+    small_steps: int = 400,
     mosaic: tuple[int, int] = (16000, 80000),
 ) -> float:
     """Label, train, predict and draw the overlay; return the Dice score of the unseen part.
@@ -193,7 +195,8 @@ def main(
     image, labels = sources.Grayscale(source, invert=True), tissue_mask(source)
     big = tfbig.stream(gigapixel_unet(), tfbig.Budget(device="256MB", host="800MB"))
     most = image.shape[0], int(image.shape[1] * TRAINED)
-    for largest, count, rate in ((SMALL, small_steps, 1e-2), (size, steps, 2e-3)):
+    decreasing = keras.optimizers.schedules.CosineDecay(RATE, small_steps, alpha=0.1)
+    for largest, count, rate in ((SMALL, small_steps, decreasing), (size, steps, RATE / 10)):
         rows, columns = (min(*n) // STRIDE * STRIDE for n in zip(largest, size, most, strict=True))
         train(big, image, labels, (rows, columns), count, rate)
     rows = image.shape[0] // STRIDE * STRIDE
