@@ -63,6 +63,20 @@ class SourceError(TfbigError, OSError):
     """
 
 
+class SourceWarning(UserWarning):
+    """Shown once for what a file says and tfbig does not apply, or for files that are passed over.
+
+    Commands print it as one line on the error output. To turn it into an error:
+    `warnings.simplefilter("error", tfbig.SourceWarning)`.
+
+    Example:
+        >>> import warnings
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", tfbig.SourceWarning)
+        ...     # open files
+    """
+
+
 class NonFiniteError(TfbigError, ArithmeticError):
     """Raised if a loss, a statistic or a gradient is NaN or infinite.
 

@@ -6,11 +6,13 @@ import importlib
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from tfbig.cli import messages, paths
 from tfbig.cli.settings import request
-from tfbig.errors import Stopped, TfbigError, one_line
+from tfbig.errors import SourceWarning, Stopped, TfbigError, one_line
 from tfbig.system import signals
 
 
@@ -47,7 +49,7 @@ def _silence_readers() -> None:
 def _run(requested: request.Request, name: str) -> int:
     """Import the module of a command, and run it."""
     module = importlib.import_module(requested.command.module)
-    with signals.on_signals(requested.command.on_signal):
+    with signals.on_signals(requested.command.on_signal), _warnings_in_one_line():
         try:
             code: int = module.run(requested.settings)
             return code
@@ -56,6 +58,25 @@ def _run(requested: request.Request, name: str) -> int:
             return signals.exit_code()
         except _expected_errors() as error:
             return _fail(name, error, requested.name)
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Print each `SourceWarning` of a command once, as one line on the error output."""
+    printed: set[str] = set()
+
+    def show(message: Warning | str, category: type[Warning], *others: Any) -> None:
+        if not issubclass(category, SourceWarning):
+            others_shown(message, category, *others)
+        elif (text := one_line(message)) not in printed:
+            printed.add(text)
+            print(f"warning: {text}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        others_shown: Any = warnings.showwarning
+        warnings.simplefilter("always", SourceWarning)
+        setattr(warnings, "showwarning", show)  # noqa: B010  # whose type is that of one function
+        yield
 
 
 def _expected_errors() -> tuple[type[Exception], ...]:

@@ -30,7 +30,7 @@ from tfbig.sources.scenes.mosaic import stack_bands
 from tfbig.sources.scenes.raster import RasterSource
 from tfbig.sources.slides.ome_tiff import write_ome_tiff
 from tfbig.sources.slides.ome_zarr import write_ome_zarr, write_ome_zarr_labels
-from tfbig.sources.slides.opening import SLIDE_SUFFIXES, open, open_slide
+from tfbig.sources.slides.opening import LABELS, SLIDE_SUFFIXES, open, open_labels, open_slide
 from tfbig.sources.slides.slide import Slide
 from tfbig.sources.slides.tiff import TiffSource
 from tfbig.sources.source import Readable, Source
@@ -45,6 +45,7 @@ from tfbig.sources.volumes.volume import Turned, Volume
 from tfbig.sources.writing import NpyWriter, write_npy
 
 __all__ = [
+    "LABELS",
     "RGB",
     "SLIDE_SUFFIXES",
     "VOLUME_SUFFIXES",
@@ -95,6 +96,7 @@ __all__ = [
     "at_spacing",
     "open",
     "open_bag",
+    "open_labels",
     "open_slide",
     "open_volume",
     "percentiles",

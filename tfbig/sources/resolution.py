@@ -66,15 +66,15 @@ def resolution_from_openslide(properties: Mapping[str, str]) -> Resolution:
     return Resolution(None if mpp and _is_default(properties, mpp) else mpp, power)
 
 
-def resolution_from_tiff(tiff: tifffile.TiffFile) -> Resolution:
-    """Return the resolution in the OME-XML, the description of ImageJ or Aperio, or the tags of the first page.
+def resolution_from_tiff(tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> Resolution:
+    """Return the resolution in the OME-XML, the description of ImageJ or Aperio, or the tags of a page.
 
     Args:
         tiff: The open file.
+        page: First page of level 0 of the image.
     """
-    page = tiff.pages.first
     if tiff.is_ome and tiff.ome_metadata:
-        mpp = _mpp_from_ome(tiff.ome_metadata)
+        mpp = _mpp_from_ome(ome_pixels(tiff.ome_metadata, page))
         return Resolution(mpp or _mpp_from_tags(page))
     if tiff.is_imagej:
         return Resolution(_mpp_from_imagej(tiff.imagej_metadata or {}, page))
@@ -126,12 +126,24 @@ def read_mpp_table(path: PathLike) -> dict[str, float]:
     return table
 
 
-def _mpp_from_ome(text: str) -> Mpp | None:
-    """Return `PhysicalSizeY` and `X` of the first image; micrometres if there is no unit."""
+def ome_pixels(text: str, page: tifffile.TiffPage) -> ElementTree.Element | None:
+    """Return what OME-XML says about the first image of the size of a page, or None.
+
+    Args:
+        text: The XML.
+        page: The page.
+    """
     try:
-        pixels = ElementTree.fromstring(text).find(".//{*}Pixels")
+        images = ElementTree.fromstring(text).findall(".//{*}Pixels")
     except ElementTree.ParseError:
         return None
+    size = str(page.imagelength), str(page.imagewidth)
+    fitting = (each for each in images if (each.get("SizeY"), each.get("SizeX")) == size)
+    return next(fitting, images[0] if len(images) == 1 else None)
+
+
+def _mpp_from_ome(pixels: ElementTree.Element | None) -> Mpp | None:
+    """Return `PhysicalSizeY` and `X`; micrometres if there is no unit."""
     if pixels is None:
         return None
     sizes = [_mpp_from_ome_axis(pixels, axis) for axis in "YX"]

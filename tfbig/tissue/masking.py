@@ -13,7 +13,7 @@ from scipy import ndimage
 
 from tfbig.errors import SourceError
 from tfbig.geometry.background import Background, BoolArray
-from tfbig.sources import ArraySource, Masked, Slide, Source, open
+from tfbig.sources import ArraySource, Masked, Slide, Source, open_labels
 from tfbig.sources.files import PathLike
 from tfbig.sources.masked import Colour, background_of_mask
 from tfbig.sources.resolution import Resolution
@@ -136,7 +136,7 @@ def _image_of(mask: Mask | None, slide: Slide) -> Source:
     """Return a mask as an image that is not 0 where foreground is."""
     if isinstance(mask, str | os.PathLike):
         is_outline = Path(mask).suffix.lower() in _OUTLINES
-        mask = read_tissue(mask, slide) if is_outline else open(mask)
+        mask = read_tissue(mask, slide) if is_outline else open_labels(mask)
     if mask is None:
         mask = find_tissue(slide)
         if not mask.mask.any():

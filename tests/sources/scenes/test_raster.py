@@ -143,6 +143,60 @@ def test_resampled_onto_another_grid(tmp_path: Path) -> None:
     assert valid.sum() == 400
 
 
+def scaled_scene(path: Path, stored: np.ndarray, scaling: list[tuple[float, float]]) -> Path:
+    """Write `[H, W, bands]` with a scale and an offset of each band; 0 is no measurement."""
+    write_scene(path, stored, nodata=0)
+    with rasterio.open(path, "r+") as file:
+        file.scales, file.offsets = zip(*scaling, strict=True)
+    return path
+
+
+def test_scale_and_offset_are_applied(tmp_path: Path) -> None:
+    """Each band has its own, in windows, overviews, thumbnails, and resampled onto another grid."""
+    stored = pixels(64, 96, 2, dtype="uint16") + 1
+    stored[3, 5] = 0, 9
+    scaling = [(1e-4, -0.1), (0.5, 0.0)]
+    path = scaled_scene(tmp_path / "a.tif", stored, scaling)
+    with rasterio.open(path, "r+") as file:
+        file.build_overviews([2], rasterio.enums.Resampling.nearest)
+    expected = np.stack([stored[..., n] * s + o for n, (s, o) in enumerate(scaling)], -1)
+    expected[3, 5, 0] = np.nan
+    source = RasterSource(path)
+    assert (source.dtype, source.stored) == (np.float32, np.uint16)
+    window = source.read_window((2, 9), (4, 20))
+    np.testing.assert_allclose(window, expected[2:9, 4:20], rtol=1e-6)
+    known = source.measured(window)
+    assert known.sum() == known.size - 1
+    assert not known[1, 1, 0]
+    assert source.valid((3, 4), (5, 6), source.read_window((3, 4), (5, 6))).all()  # the other band
+    half = tfbig.open_slide(path, reader="rasterio").level(1).read(0, 32)
+    np.testing.assert_allclose(
+        half, np.stack([expected[::2, ::2, n] for n in (0, 1)], -1), rtol=1e-6
+    )
+    np.testing.assert_allclose(source.reduced(1000)[0], expected, rtol=1e-6)
+    onto = RasterSource(path, onto=(source.grid, (64, 96)))
+    np.testing.assert_allclose(onto.read(0, 64), expected, rtol=1e-6)
+    np.testing.assert_allclose(tfbig.open(path).read(0, 64), expected, rtol=1e-6)
+
+
+def test_bands_of_files_keep_their_scale(tmp_path: Path) -> None:
+    stored = pixels(8, 9, 1, dtype="uint16") + 1
+    scaling = {"B02": (1e-4, -0.1), "B03": (1e-4, 0.0)}
+    for name, pair in scaling.items():
+        scaled_scene(tmp_path / f"{name}.tif", stored, [pair])
+    files = [tmp_path / f"{name}.tif" for name in scaling]
+    sources.stack_bands(tmp_path / "scene.vrt", files)
+    expected = [stored[..., 0] * scale + offset for scale, offset in scaling.values()]
+    found = tfbig.open(tmp_path / "scene.vrt").read(0, 8)
+    np.testing.assert_allclose(found, np.stack(expected, -1), rtol=1e-6)
+
+
+def test_a_scale_of_nothing(tmp_path: Path) -> None:
+    path = scaled_scene(tmp_path / "a.tif", pixels(8, 9, 1, dtype="uint16"), [(0.0, 1.0)])
+    with pytest.raises(SourceError, match=r"band 1 has the scale 0 and the offset 1; expected"):
+        RasterSource(path)
+
+
 def test_closed(tmp_path: Path) -> None:
     source = RasterSource(write_scene(tmp_path / "a.tif", pixels(8, 8, 1)))
     source.close()

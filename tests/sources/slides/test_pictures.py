@@ -7,6 +7,7 @@ from pathlib import Path
 import imagecodecs
 import numpy as np
 import pytest
+import tifffile
 from PIL import EpsImagePlugin, Image
 from resource_limits import cheap
 from slide_files import image, read_all
@@ -39,6 +40,39 @@ def test_pictures_of_other_modes(tmp_path: Path, mode: str, name: str) -> None:
     Image.fromarray(image(12, 17, 3)).convert(mode).save(tmp_path / name)
     expected = np.asarray(Image.open(tmp_path / name).convert("1" if mode == "1" else "RGB"))
     np.testing.assert_array_equal(read_all(sources.open(tmp_path / name)).squeeze(), expected)
+
+
+NUMBERS = np.array([[0, 1, 2], [2, 15, 255]], np.uint8)
+
+
+@pytest.mark.parametrize(
+    "form", ["palette", "gray", "gray in RGB", "gray and alpha", "TIFF palette"]
+)
+def test_labels(tmp_path: Path, form: str) -> None:
+    """VOC and Cellpose save palettes, whose indices are the numbers; Pillow reads them in mode P."""
+    path = tmp_path / ("a.tif" if form.startswith("TIFF") else "a.png")
+    picture = Image.fromarray(NUMBERS)
+    if form == "palette":
+        picture.putpalette(list(range(255, -1, -1)) * 3)
+        assert picture.mode == "P"
+    elif form == "gray in RGB":
+        picture = picture.convert("RGB")
+    elif form == "gray and alpha":
+        picture = picture.convert("LA")
+    if form == "TIFF palette":
+        table = np.random.default_rng(0).integers(0, 2**16, (3, 256), np.uint16)
+        tifffile.imwrite(path, NUMBERS, photometric="palette", colormap=table, metadata=None)
+    else:
+        picture.save(path)
+    for source in (sources.open_labels(path), sources.OnDisk(path, reader=sources.LABELS)):
+        np.testing.assert_array_equal(read_all(source)[..., 0], NUMBERS)
+        assert source.shape == (2, 3, 1)
+
+
+def test_labels_in_colours(tmp_path: Path) -> None:
+    Image.fromarray(image(12, 17, 3)).save(tmp_path / "a.png")
+    with pytest.raises(SourceError, match=r"a\.png: is a picture of colours; expected numbers of"):
+        sources.open_labels(tmp_path / "a.png")
 
 
 def test_jpeg_pictures(tmp_path: Path) -> None:

@@ -247,10 +247,21 @@ def test_reduced_copy_first(tmp_path: Path) -> None:
     with tifffile.TiffWriter(path) as file:
         file.write(image(20, 30), subfiletype=1)
         file.write(image(40, 60))
-    with pytest.raises(SourceError, match=r"first page, 20 x 30, is a reduced copy of page 1, 40"):
-        TiffSource(path)
+    assert TiffSource(path).shape == (40, 60, 1)  # which is an image of its own
     tifffile.imwrite(path, image(20, 30), subfiletype=1)  # nothing larger is in the file
     assert TiffSource(path).shape == (20, 30, 1)
+
+
+def test_level_larger_than_the_image(tmp_path: Path) -> None:
+    """Of an SVS, tifffile takes the first page for level 0, and later ones for its levels."""
+    path = tmp_path / "a.svs"
+    with tifffile.TiffWriter(path) as file:
+        for shape in ((32, 48), (16, 16), (64, 96)):
+            file.write(
+                image(*shape, 3), tile=(16, 16), description="Aperio Image Library", metadata=None
+            )
+    with pytest.raises(SourceError, match=r"image, 32 x 48, is a reduced copy of page 2, 64 x 96"):
+        TiffSource(path)
 
 
 @pytest.mark.parametrize("axis", ["SizeZ", "SizeC", "SizeT"])

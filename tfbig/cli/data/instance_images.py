@@ -218,7 +218,7 @@ def _open(folder: Path, row: Row, settings: InstanceSettings) -> InstanceImage:
         raise SourceError(
             f"{image.name}: has samples of {image.dtype}; expected 8 bits (uint8). Use --percentiles 1 99.8."
         )
-    labels = sources.OnDisk(folder / row["mask"])
+    labels = sources.OnDisk(folder / row["mask"], reader=sources.LABELS)
     if labels.shape != (*image.shape[:2], 1) or labels.dtype.kind not in "ui":
         raise SourceError(
             f"{labels.name}: is {labels.shape[0]} x {labels.shape[1]} pixels of {counted(labels.shape[2], 'channel')} "

@@ -192,7 +192,7 @@ def _open(folder: Path, row: Row, settings: PatchGDSegmentationSettings) -> Mask
         SourceError: One cannot be opened, or they differ in size.
     """
     image = sources.RGB(sources.OnDisk(folder / row["image"]))
-    mask = sources.OnDisk(folder / row["mask"])
+    mask = sources.OnDisk(folder / row["mask"], reader=sources.LABELS)
     if mask.shape != (*image.shape[:2], 1):
         raise SourceError(
             f"{mask.name}: is {mask.shape[0]} x {mask.shape[1]} pixels of {counted(mask.shape[2], 'channel')}; "

@@ -264,7 +264,7 @@ def _open_mask(mask: str | Path, path: str | Path, slide: sources.Source) -> sou
     """Open a mask: outlines, or an image with the size of the slide."""
     if Path(mask).suffix.lower() in OUTLINES:
         return Outlined(mask, slide)
-    source = sources.open(mask)
+    source = sources.open_labels(mask)
     if source.shape != (*slide.shape[:2], 1):
         raise SourceError(
             f"{mask}: is {_size(source)} pixels of {source.shape[2]} channels; expected "

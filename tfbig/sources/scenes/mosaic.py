@@ -14,7 +14,7 @@ import numpy as np
 from tfbig.errors import SourceError
 from tfbig.sources.files import PathLike
 from tfbig.sources.scenes.grid import MapGrid
-from tfbig.sources.scenes.raster import RasterSource
+from tfbig.sources.scenes.raster import UNSCALED, RasterSource
 from tfbig.sources.writing import atomic_write
 
 _TYPES: Final = {
@@ -59,12 +59,14 @@ class Band:
         nodata: Value that stands for no measurement, or None.
         pieces: Files that the band is read from.
         colours: Red, green and blue of the values 0, 1, ..., or none.
+        scaling: Scale and offset of stored samples.
     """
 
     name: str
     nodata: float | None
     pieces: tuple[Piece, ...]
     colours: Sequence[tuple[int, int, int]] = ()
+    scaling: tuple[float, float] = UNSCALED
 
 
 def stack_bands(path: PathLike, files: Sequence[PathLike], resampling: str = "nearest") -> None:
@@ -108,7 +110,7 @@ def stack_bands(path: PathLike, files: Sequence[PathLike], resampling: str = "ne
             for scene in scenes
             for number in range(scene.shape[2])
         ]
-        write_vrt(target, finest.shape[:2], finest.dtype, finest.grid, bands, resampling)
+        write_vrt(target, finest.shape[:2], finest.stored, finest.grid, bands, resampling)
     finally:
         for scene in scenes:
             scene.close()
@@ -152,6 +154,9 @@ def write_vrt(
             ElementTree.SubElement(element, "Description").text = band.name
         if band.nodata is not None:
             ElementTree.SubElement(element, "NoDataValue").text = repr(float(band.nodata))
+        if band.scaling != UNSCALED:
+            for key, value in zip(("Scale", "Offset"), band.scaling, strict=True):
+                ElementTree.SubElement(element, key).text = repr(value)
         _add_colours(element, band.colours)
         for piece in band.pieces:
             _add_piece(element, path.parent, piece, resampling)
@@ -195,19 +200,20 @@ def _whole(scene: RasterSource, number: int, shape: Sequence[int]) -> Band:
     name = scene.bands.names[number] or Path(scene.name).stem
     size = scene.shape[0], scene.shape[1]
     piece = Piece(Path(scene.name), number + 1, size, (0, shape[0]), (0, shape[1]))
-    return Band(name, scene.bands.nodata[number], (piece,))
+    bands = scene.bands
+    return Band(name, bands.nodata[number], (piece,), scaling=bands.scaling[number])
 
 
 def _check_same_area(scene: RasterSource, other: RasterSource) -> None:
     """Raise SourceError if two scenes differ in area, coordinate system or dtype, or have one that VRT has not."""
-    if scene.dtype.name not in _TYPES:
+    if scene.stored.name not in _TYPES:
         raise SourceError(
-            f"{scene.name}: has dtype {scene.dtype}; expected one of {', '.join(_TYPES)}. Convert it."
+            f"{scene.name}: has dtype {scene.stored}; expected one of {', '.join(_TYPES)}. Convert it."
         )
     rows, columns = (n / m for n, m in zip(other.shape[:2], scene.shape[:2], strict=True))
-    if scene.dtype != other.dtype:
+    if scene.stored != other.stored:
         raise SourceError(
-            f"{scene.name}: has dtype {scene.dtype}, but {other.name} has {other.dtype}; expected one. Convert it."
+            f"{scene.name}: has dtype {scene.stored}, but {other.name} has {other.stored}; expected one. Convert it."
         )
     if not other.grid.scaled(rows, columns).equals(scene.grid, (scene.shape[0], scene.shape[1])):
         raise SourceError(

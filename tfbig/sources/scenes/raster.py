@@ -26,6 +26,7 @@ from tfbig.sources.source import RowArray, Source
 from tfbig.units import counted
 
 _MAX_CACHE_BYTES: Final = 2**30
+UNSCALED: Final = (1.0, 0.0)
 Onto = tuple[MapGrid, tuple[int, int]] | None
 """A grid, and rows and columns on it."""
 
@@ -40,6 +41,7 @@ class Bands:
         is_masked: Whether the file has a mask or an alpha band.
         has_alpha: Whether it has an alpha band.
         shown: Positions of the bands that the file marks as red, green and blue; none if it does not mark all three.
+        scaling: Scale and offset of each band: a value is `scale * stored + offset`.
     """
 
     nodata: tuple[float | None, ...]
@@ -47,11 +49,20 @@ class Bands:
     is_masked: bool
     has_alpha: bool = False
     shown: tuple[int, ...] = ()
+    scaling: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether values differ from what is stored."""
+        return any(pair != UNSCALED for pair in self.scaling)
 
 
 @final
 class RasterSource(Source):
     """A level of a scene, `[H, W, bands]`, read by windows with GDAL; alpha is no band.
+
+    Where the file gives a band a scale or an offset, as reflectance has, both are applied: values are float32, and
+    those without a measurement are NaN.
 
     Args:
         path: GeoTIFF, COG, JPEG 2000 or VRT file.
@@ -63,6 +74,7 @@ class RasterSource(Source):
         grid: Grid of the pixels.
         bands: What the file says about its bands.
         levels: Rows and columns of each level.
+        stored: Dtype of the samples in the file.
         files: Paths of all files that are read; a VRT file names others.
 
     Raises:
@@ -87,6 +99,7 @@ class RasterSource(Source):
         """Take the shape, grid, bands and levels from the dataset, or from it resampled to another grid."""
         _check_images(path, dataset)
         gdal.check_block(path, dataset, self.files)
+        scaling = _scaling(path, dataset, level)
         if onto is not None:
             dataset = self._dataset = _warped(path, dataset, *onto)
         colours = dataset.colorinterp
@@ -99,7 +112,10 @@ class RasterSource(Source):
             )
         _check_axes(path, dataset)
         shape = (dataset.height, dataset.width, len(chosen))
-        Source.__init__(self, shape, _dtype(path, dtypes.pop()), str(path))
+        self.stored = _dtype(path, dtypes.pop())
+        own = tuple(scaling[n] for n in chosen)
+        is_scaled = _check_scaling(path, own)
+        Source.__init__(self, shape, np.dtype(np.float32) if is_scaled else self.stored, str(path))
         flags = dataset.mask_flag_enums[chosen[0]]
         masked = MaskFlags.per_dataset in flags and MaskFlags.nodata not in flags
         self.grid = MapGrid.of(dataset.crs, dataset.transform)
@@ -109,6 +125,7 @@ class RasterSource(Source):
             masked,
             len(chosen) < dataset.count,
             _marked([colours[n] for n in chosen]),
+            own,
         )
         overviews = dataset.overviews(self._indexes[0]) if level == 0 else []
         self.levels = ((shape[0], shape[1]), *(_reduced(shape, n) for n in overviews))
@@ -126,7 +143,19 @@ class RasterSource(Source):
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         planes = self._call("read", self._indexes, (start, stop, left, right))
-        return np.ascontiguousarray(planes.transpose(1, 2, 0), self.dtype)
+        return self._values(planes)
+
+    def _values(self, planes: RowArray) -> RowArray:
+        """Return the values `[rows, columns, bands]` of stored samples `[bands, rows, columns]`."""
+        if not self.bands.is_scaled:
+            return np.ascontiguousarray(planes.transpose(1, 2, 0), self.dtype)
+        out = np.empty((*planes.shape[1:], self.shape[2]), self.dtype)
+        for n, (scale, offset) in enumerate(self.bands.scaling):
+            out[..., n] = planes[n] * scale + offset
+            nodata = self.bands.nodata[n]
+            if nodata is not None:
+                out[planes[n] == nodata, n] = np.nan
+        return out
 
     def valid(
         self, rows: tuple[int, int], columns: tuple[int, int], pixels: RowArray
@@ -154,7 +183,7 @@ class RasterSource(Source):
         """
         measured = np.ones(pixels.shape, bool)
         for band, nodata in enumerate(self.bands.nodata):
-            if nodata is not None:
+            if nodata is not None and not self.bands.is_scaled:
                 measured[..., band] = pixels[..., band] != nodata
         return measured & np.isfinite(pixels) if self.dtype.kind == "f" else measured
 
@@ -173,7 +202,7 @@ class RasterSource(Source):
         shape = tuple(max(round(n / factor), 1) for n in self.shape[:2])
         whole = (0, self.shape[0], 0, self.shape[1])
         planes = self._call("read", self._indexes, whole, out_shape=(self.shape[2], *shape))
-        pixels = np.ascontiguousarray(planes.transpose(1, 2, 0), self.dtype)
+        pixels = self._values(planes)
         known: npt.NDArray[np.bool_] = np.asarray(self.measured(pixels).any(-1))
         if self.bands.is_masked:
             mask = self._call("read_masks", self._indexes[0], whole, out_shape=shape)
@@ -264,6 +293,29 @@ def _dtype(path: PathLike, name: str) -> np.dtype[Any]:
             f"{path}: its samples are {name}; expected integers or floats. Convert the bands."
         )
     return dtype
+
+
+def _scaling(path: PathLike, dataset: Any, level: int) -> tuple[tuple[float, float], ...]:
+    """Return scale and offset of each band, which GDAL tells of level 0 only."""
+    if level:
+        dataset, _ = gdal.open_raster(path, 0)
+    pairs = zip(map(float, dataset.scales), map(float, dataset.offsets), strict=True)
+    try:
+        return tuple(pairs)
+    finally:
+        if level:
+            dataset.close()
+
+
+def _check_scaling(path: PathLike, scaling: Sequence[tuple[float, float]]) -> bool:
+    """Return whether a band has a scale or an offset; raise SourceError where one is no number to multiply by."""
+    for band, (scale, offset) in enumerate(scaling, start=1):
+        if not (np.isfinite([scale, offset]).all() and scale):
+            raise SourceError(
+                f"{path}: band {band} has the scale {scale:g} and the offset {offset:g}; expected finite numbers and a "
+                "scale that is not 0. Write them again."
+            )
+    return any(pair != UNSCALED for pair in scaling)
 
 
 def _marked(colours: Sequence[ColorInterp]) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from tfbig.sources.slides.stacks import Plane, chosen_planes
 from tfbig.sources.slides.tiff import TiffSource
 from tfbig.sources.slides.tiff_layout import StackError, UndecodableError
 from tfbig.sources.slides.tiff_stack import TiffStack
+from tfbig.sources.slides.tiff_tags import ScaledError
 from tfbig.sources.slides.zarr import ZarrSlide
 from tfbig.sources.source import Source
 from tfbig.sources.volumes.opening import is_volume, open_volume
@@ -37,6 +38,8 @@ SLIDE_SUFFIXES: Final = (
     _SCENE_SUFFIXES | _TIFF_SUFFIXES | _VENDOR_SUFFIXES | PICTURE_SUFFIXES | {".npy", ".zarr"}
 )
 """Suffixes of the files, and for zarr of the folders, that `open_slide` reads."""
+LABELS: Final = "labels"
+"""Reader of images whose samples are numbers of classes or instances."""
 _TIFFFILE_FORMATS: Final = frozenset({None, "generic-tiff", "aperio"})
 """Formats, by OpenSlide's names, whose TIFF pages hold the image unchanged."""
 
@@ -101,7 +104,8 @@ def open_slide(
     Args:
         path: The file, or the folder of a zarr array.
         mpp: Micrometres per pixel at level 0; by default as specified in the file.
-        reader: "tifffile", "openslide", "zarr" or "rasterio"; by default the reader for the format.
+        reader: "tifffile", "openslide", "zarr" or "rasterio"; by default the reader for the format. With "labels" too,
+            and the samples are numbers of classes or instances, as in `open_labels`.
         channels: Numbers or names of channels, as in `Slide.channels`; by default all.
         z: Plane of a stack, counted from 0, or "max" for the largest value of all planes at each pixel.
         percentiles: Percentiles of each channel that become 0 and 255, such as (1, 99.8), as in `Slide.normalised`; by
@@ -134,6 +138,28 @@ def open_slide(
     if channels is not None:
         slide = slide.channels(*channels)
     return slide if percentiles is None else slide.normalised(*percentiles)
+
+
+def open_labels(path: PathLike) -> Source:
+    """Open an image whose samples are numbers of classes or instances, such as a mask.
+
+    A palette is left out, as it colours the numbers, and a picture of three equal channels has one. Else as `open`.
+
+    Args:
+        path: The file.
+
+    Raises:
+        SourceError: As in `open_slide`.
+
+    Example:
+        >>> from PIL import Image
+        >>> mask = Image.fromarray(np.array([[0, 2]], "uint8"))
+        >>> mask.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0])
+        >>> mask.save("mask.png")
+        >>> tfbig.sources.open_labels("mask.png").read(0, 1)[0, :, 0].tolist()
+        [0, 2]
+    """
+    return open_slide(path, reader=LABELS).level(0)
 
 
 def shape_of_file(path: PathLike, level: int = 0) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -186,6 +212,7 @@ def _open_with_reader(path: str, reader: str | None, z: Plane) -> Slide:
         "openslide": partial(_one_plane, VendorSlide, z=z),
         "zarr": partial(ZarrSlide, z=z),
         "rasterio": partial(_one_plane, RasterSlide, z=z),
+        LABELS: partial(_one_plane, _open_numbers, z=z),
     }
     if reader is not None:
         if reader not in readers:
@@ -211,6 +238,20 @@ def _open_with_reader(path: str, reader: str | None, z: Plane) -> Slide:
     )
 
 
+def _open_numbers(path: str) -> Slide:
+    """Return a slide whose samples are numbers; GDAL, unlike tifffile's codecs, reads those below a palette."""
+    suffix = Path(path).suffix.lower()
+    if suffix in PICTURE_SUFFIXES:
+        File(path)  # raises if it does not exist
+        return SourceSlide(read_picture(path, labels=True), "pillow")
+    try:
+        return _open_with_reader(path, None, None)
+    except UndecodableError:
+        if suffix not in _TIFF_SUFFIXES:
+            raise
+        return RasterSlide(path)
+
+
 def _one_plane(open_file: Callable[[str], Slide], path: str, z: Plane) -> Slide:
     """Return a slide of a format without stacks."""
     slide = open_file(path)
@@ -225,6 +266,8 @@ def _open_scanned(path: str, suffix: str, z: Plane) -> Slide:
         return _one_plane(VendorSlide, path, z)
     try:
         return _open_by_tifffile(path, z)
+    except ScaledError:
+        return _one_plane(RasterSlide, path, z)
     except UndecodableError:
         if vendor != "aperio":
             raise

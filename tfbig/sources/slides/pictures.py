@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,13 +37,15 @@ _ORIENTATION: Final = 274
 _UNCHANGED_MODES: Final = frozenset({"1", "L", "LA", "RGB", "RGBA"})
 
 
-def read_picture(path: PathLike) -> ArraySource:
+def read_picture(path: PathLike, labels: bool = False) -> ArraySource:
     """Decode a PNG, JPEG or BMP file, and turn it as its EXIF data say.
 
     Palettes and CMYK are converted to RGB, alpha is dropped.
 
     Args:
         path: The file.
+        labels: Whether its samples are numbers of classes or instances: a palette colours them, and is left out; three
+            equal channels are one.
 
     Raises:
         SourceError: The file is damaged, too large, or in another format than its suffix says.
@@ -51,7 +54,9 @@ def read_picture(path: PathLike) -> ArraySource:
     try:
         with _opened(path) as picture:
             _check_size(picture, name)
-            array = _decoded(picture)
+            array = _decoded(picture, labels)
+            if labels:
+                array = _numbers(array, name)
     except SourceError:
         raise
     except Exception as error:  # each format raises its own exceptions
@@ -104,24 +109,39 @@ def _check_size(picture: ImageFile.ImageFile, name: str) -> None:
         )
 
 
-def _decoded(picture: ImageFile.ImageFile) -> npt.NDArray[Any]:
+def _numbers(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+    """Return one channel of three that are equal, as programs save a gray picture in colour.
+
+    Raises:
+        SourceError: They are colours.
+    """
+    if array.ndim == 3 and (array != array[..., :1]).any():
+        raise SourceError(
+            f"{name}: is a picture of colours; expected numbers of classes or instances, in gray or with a palette. "
+            "Export the labels themselves, not colours drawn for them."
+        )
+    return np.ascontiguousarray(array[..., 0]) if array.ndim == 3 else array
+
+
+def _decoded(picture: ImageFile.ImageFile, labels: bool = False) -> npt.NDArray[Any]:
     """Return the pixels of a picture without alpha, `[H, W]` or `[H, W, C]`."""
     if _has_16_bits(picture):
         file = Path(os.fsdecode(picture.filename))
         return np.ascontiguousarray(_without_alpha(imagecodecs.png_decode(file.read_bytes())))
     ImageOps.exif_transpose(picture, in_place=True)
-    first = _strip(picture, 0)
+    unchanged = {*_UNCHANGED_MODES, "P"} if labels else _UNCHANGED_MODES
+    first = _strip(picture, 0, unchanged)
     array = np.empty((picture.height, *first.shape[1:]), first.dtype)
     for top in range(0, picture.height, _STRIP_ROWS):  # Pillow copies what becomes an array twice
-        array[top : top + _STRIP_ROWS] = _strip(picture, top)
+        array[top : top + _STRIP_ROWS] = _strip(picture, top, unchanged)
     return array
 
 
-def _strip(picture: Image.Image, top: int) -> npt.NDArray[Any]:
-    """Return 512 rows of a picture, or those that are left."""
+def _strip(picture: Image.Image, top: int, unchanged: Collection[str]) -> npt.NDArray[Any]:
+    """Return 512 rows of a picture, or those that are left; RGB unless its mode is to stay unchanged."""
     strip = picture.crop((0, top, picture.width, min(top + _STRIP_ROWS, picture.height)))
-    unchanged = strip.mode in _UNCHANGED_MODES or strip.mode.startswith("I")
-    return _without_alpha(np.asarray(strip if unchanged else strip.convert("RGB")))
+    stays = strip.mode in unchanged or strip.mode.startswith("I")
+    return _without_alpha(np.asarray(strip if stays else strip.convert("RGB")))
 
 
 def _without_alpha(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -6,25 +6,27 @@ import itertools
 import math
 import operator
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
-from xml.etree import ElementTree
 
 import numpy as np
 import numpy.typing as npt
 import tifffile
 
-from tfbig.errors import SourceError, reason_of
+from tfbig.errors import SourceError, SourceWarning, reason_of
 from tfbig.sources.files import File
-from tfbig.sources.resolution import Resolution, resolution_from_tiff
-from tfbig.sources.slides import decoded_size
+from tfbig.sources.resolution import Resolution, ome_pixels, resolution_from_tiff
+from tfbig.sources.slides import decoded_size, tiff_tags
 from tfbig.sources.slides.georeference import Georeference, georeference_of_page
 from tfbig.units import counted, format_bytes
 
 _MAX_BAND_BYTES: Final = 2**30
+_PHOTOGRAPHS: Final = frozenset({"thumbnail", "label", "macro", "map", "overview"})
+"""Names of images beside the scan, in SVS and others."""
 _YCBCR_DECODED_TO_RGB: Final = frozenset({6, 7, 33007, 34892})  # the JPEG family
 
 
@@ -128,7 +130,7 @@ class TiffLayout:
 
 @dataclass(frozen=True)
 class TiffPyramid:
-    """Levels of the first image of a TIFF file.
+    """Levels of the image of a TIFF file, the largest of those that it holds.
 
     Attributes:
         levels: Rows and columns of each level.
@@ -154,8 +156,8 @@ def read_layout(file: File, level: int) -> tuple[TiffPyramid, TiffLayout]:
         SourceError: The file cannot be read in strips, as in `TiffSource`.
     """
     try:
-        with opened(file) as tiff:
-            levels = _levels(file.path, tiff)
+        with opened(file) as (tiff, series):
+            levels = _levels(file.path, series)
             page = _page(file.path, levels, level)
             layout = layout_of_page(file, page)
             return pyramid_of(tiff, levels), layout
@@ -166,14 +168,15 @@ def read_layout(file: File, level: int) -> tuple[TiffPyramid, TiffLayout]:
 
 
 @contextmanager
-def opened(file: File) -> Iterator[tifffile.TiffFile]:
-    """Yield an open TIFF file, whose first page is checked; no other file that it names is opened.
+def opened(file: File) -> Iterator[tuple[tifffile.TiffFile, tifffile.TiffPageSeries]]:
+    """Yield an open TIFF file and its image, which is checked; no other file that it names is opened.
 
     Args:
         file: The open file.
 
     Raises:
-        SourceError: It has no complete image, declares more images than bytes, or stores the image rotated.
+        SourceError: It has no complete image, declares more images than bytes, or says of its samples or of their place
+            what is not applied here.
     """
     with tifffile.TiffFile(file.path, _multifile=False) as tiff:
         if not len(tiff.pages):
@@ -182,8 +185,9 @@ def opened(file: File) -> Iterator[tifffile.TiffFile]:
         _check_end(file, tiff)
         if not tiff.series or not tiff.series[0].axes:
             raise SourceError(f"{file.path}: {_NO_IMAGE}")
-        _check_first_page(file.path, tiff, tiff.series[0].keyframe)
-        yield tiff
+        image = _image(file.path, tiff)
+        _check_image(file.path, tiff, image)
+        yield tiff, image
 
 
 def unreadable(file: File, error: Exception) -> SourceError:
@@ -208,18 +212,18 @@ def pyramid_of(tiff: tifffile.TiffFile, levels: Sequence[tifffile.TiffPageSeries
     """
     sizes = tuple((one.keyframe.imagelength, one.keyframe.imagewidth) for one in levels)
     georeference = georeference_of_page(levels[0].keyframe)
-    return TiffPyramid(sizes, resolution_from_tiff(tiff), georeference, _channel_names(tiff))
+    page = levels[0].keyframe
+    return TiffPyramid(
+        sizes, resolution_from_tiff(tiff, page), georeference, _channel_names(tiff, page)
+    )
 
 
-def _channel_names(tiff: tifffile.TiffFile) -> tuple[str, ...]:
+def _channel_names(tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> tuple[str, ...]:
     """Return the names of the channels in OME-XML or of ImageJ, or an empty tuple."""
     if not tiff.is_ome or not tiff.ome_metadata:
         labels = (tiff.imagej_metadata or {}).get("Labels")
         return tuple(map(str, labels)) if isinstance(labels, list) else ()
-    try:
-        pixels = ElementTree.fromstring(tiff.ome_metadata).find(".//{*}Pixels")
-    except ElementTree.ParseError:
-        return ()
+    pixels = ome_pixels(tiff.ome_metadata, page)
     channels = [] if pixels is None else pixels.findall("{*}Channel")
     names = [channel.get("Name") or channel.get("Fluor") or "" for channel in channels]
     if len(names) == 1 and channels[0].get("SamplesPerPixel", "1") != "1":
@@ -256,8 +260,33 @@ def _at_other_place(layout: TiffLayout, frame: tifffile.TiffFrame) -> TiffLayout
     return replace(layout, offsets=offsets, counts=counts, rows_at=rows_at)
 
 
-def _levels(path: str, tiff: tifffile.TiffFile) -> list[tifffile.TiffPageSeries]:
-    series = tiff.series[0]
+def _image(path: str, tiff: tifffile.TiffFile) -> tifffile.TiffPageSeries:
+    """Return the image of a file: that of most rows times columns, the first of equals; warn of others of its size."""
+    named = [series for series in tiff.series if series.axes]
+    images = [each for each in named if each.name.lower() not in _PHOTOGRAPHS] or named
+    largest = max(images, key=lambda series: _size(series)[0] * _size(series)[1])
+    rows, columns = _size(largest)
+    others = [
+        f"{height} x {width}"
+        for height, width in (_size(series) for series in images if series is not largest)
+        if 2 * height > rows and 2 * width > columns
+    ]
+    if others:
+        warnings.warn(
+            f"{path}: holds {len(others) + 1} images of a similar size; the one of {rows} x {columns} is read, not "
+            f"{', '.join(others)}. Save each in a file of its own.",
+            SourceWarning,
+            stacklevel=2,
+        )
+    return largest
+
+
+def _size(series: tifffile.TiffPageSeries) -> tuple[int, int]:
+    """Return the rows and columns of the pages of a series."""
+    return series.keyframe.imagelength, series.keyframe.imagewidth
+
+
+def _levels(path: str, series: tifffile.TiffPageSeries) -> list[tifffile.TiffPageSeries]:
     if series.axes not in ("YX", "YXS", "SYX"):
         raise StackError(
             f"{path}: holds a stack of images, shape {series.shape} with axes '{series.axes}'; "
@@ -292,24 +321,29 @@ def _check_end(file: File, tiff: tifffile.TiffFile) -> None:
             )
 
 
-def _check_first_page(path: str, tiff: tifffile.TiffFile, first: tifffile.TiffPage) -> None:
-    """Raise SourceError for an image that is stored rotated or mirrored, or after a reduced copy."""
-    orientation = first.tags.valueof(274, 1)
-    if orientation != 1:
+def _check_image(path: str, tiff: tifffile.TiffFile, image: tifffile.TiffPageSeries) -> None:
+    """Check what the tags of an image say about its samples and their place, see `tfbig.sources.slides.tiff_tags`.
+
+    Raises:
+        SourceError: It is stored rotated or mirrored, or a page is larger.
+        ScaledError: Its values are not what is stored.
+        UndecodableError: Tiles are missing that OpenSlide paints from other levels.
+    """
+    page = image.keyframe
+    tiff_tags.check(path, tiff, page)
+    pages = [each.keyframe for each in tiff.pages if each.keyframe is not None]
+    largest = max(pages, key=lambda each: each.imagelength * each.imagewidth)
+    if largest.imagelength * largest.imagewidth > page.imagelength * page.imagewidth:
         raise SourceError(
-            f"{path}: is stored rotated or mirrored (Orientation {_name(orientation)}); expected the first row at the "
-            "top and the first column at the left. Rotate or flip its pixels, and write it again without the tag "
-            "'Orientation'."
+            f"{path}: its image, {page.imagelength} x {page.imagewidth}, is a reduced copy of page {largest.index}, "
+            f"{largest.imagelength} x {largest.imagewidth}; expected the image first. Write the pages again in "
+            "decreasing size."
         )
-    if first.is_reduced:
-        pages = [page.keyframe for page in tiff.pages if page.keyframe is not None]
-        largest = max(pages, key=lambda page: page.imagelength * page.imagewidth)
-        if largest.imagelength * largest.imagewidth > first.imagelength * first.imagewidth:
-            raise SourceError(
-                f"{path}: its first page, {first.imagelength} x {first.imagewidth}, is a reduced copy of page "
-                f"{largest.index}, {largest.imagelength} x {largest.imagewidth}; expected the image first. Write the "
-                "pages again in decreasing size."
-            )
+    if tiff.is_svs and any(0 in level.keyframe.databytecounts for level in image.levels):
+        raise UndecodableError(
+            f"{path}: its scanner stored no data for some tiles, which OpenSlide paints from other levels. Install "
+            "OpenSlide, and leave out reader='tifffile'."
+        )
 
 
 def _page(path: str, levels: list[tifffile.TiffPageSeries], level: int) -> tifffile.TiffPage:

@@ -144,8 +144,7 @@ def _read_stack(file: File) -> _Stack:
         SourceError: It has other axes than channels and z, a page is missing, or cannot be decoded.
     """
     try:
-        with opened(file) as tiff:
-            series = tiff.series[0]
+        with opened(file) as (tiff, series):
             levels = list(series.levels)
             layouts = [_layouts(file, level) for level in levels]
             return _Stack(pyramid_of(tiff, levels), layouts)
