@@ -14,7 +14,7 @@ import pytest
 from volume_files import dataset, samples, write_series
 
 import tfbig
-from tfbig.errors import SourceError
+from tfbig.errors import SourceError, SourceWarning
 from tfbig.sources import untrusted
 from tfbig.sources.volumes import dicom
 
@@ -132,8 +132,33 @@ def test_localizers_and_other_files_are_left_out(tmp_path: Path) -> None:
     scout = dataset(samples()[0, :3])
     scout.ImageType = ["ORIGINAL", "PRIMARY", "LOCALIZER"]
     scout.save_as(folder / "scout.dcm", enforce_file_format=True)
-    (folder / "DICOMDIR.txt").write_text("no image")
-    np.testing.assert_array_equal(tfbig.open(folder).read(0, 5)[..., 0], samples())
+    for name in ("notes.txt", ".hidden", "DICOMDIR"):
+        (folder / name).write_text("no image")
+    with pytest.warns(SourceWarning) as said:
+        np.testing.assert_array_equal(tfbig.open(folder).read(0, 5)[..., 0], samples())
+    texts = [str(each.message) for each in said]
+    assert texts == [
+        f"{folder}: 1 file passed over, no DICOM image: notes.txt.",
+        f"{folder}: 1 file passed over, a localizer: scout.dcm.",
+    ]
+
+
+@pytest.mark.parametrize("implicit", [False, True])
+def test_planes_without_a_preamble_are_planes(tmp_path: Path, implicit: bool) -> None:
+    """As old scanners and some archives write them; in implicit or explicit VR."""
+    folder = write_series(tmp_path / "ct", samples("int16"))
+    for number in (1, 3):
+        path = folder / f"IM{number:03}.dcm"
+        data = pydicom.dcmread(path)
+        plain = pydicom.Dataset()
+        plain.update({element.tag: element for element in data})
+        pydicom.filewriter.dcmwrite(
+            path, plain, implicit_vr=implicit, little_endian=True, enforce_file_format=False
+        )
+        assert path.read_bytes()[128:132] != b"DICM"
+    volume = tfbig.open(folder)
+    np.testing.assert_array_equal(volume.read(0, 5)[..., 0], samples("int16"))
+    assert volume.scaling == (1.0, -1024.0)
 
 
 def put(folder: Path, tag: str, value: bytes, kind: bytes | None = None) -> None:

@@ -164,6 +164,10 @@ def mean_and_deviation(volume: Volume) -> tuple[npt.NDArray[Any], npt.NDArray[An
     return mean, np.where(deviation > 0, deviation, 1)
 
 
+ROUNDING = 1e-6
+"""Largest error of a scaled label: a slope such as 1 / 255 is stored in float32."""
+
+
 @final
 class KnownLabels(MappedVolume):
     """Labels as float32, of which each is checked to be a class.
@@ -181,13 +185,18 @@ class KnownLabels(MappedVolume):
         slope, intercept = self._inner.scaling
         values = samples if (slope, intercept) == (1.0, 0.0) else samples * slope + intercept
         labels = np.rint(values)
-        known = (labels == values) & (labels >= 0) & (labels < self._classes)
+        near = np.abs(labels - values) <= ROUNDING * (np.abs(labels) + 1)
+        known = near & (labels >= 0) & (labels < self._classes)
         if not known.all():
             wrong = np.unique(np.asarray(values)[~known])
+            stored = (
+                ""
+                if values is samples
+                else f", stored with slope {slope:g} and intercept {intercept:g}"
+            )
             raise SourceError(
-                f"{self.name}: has the label {wrong[0]:g}; expected 0 to {self._classes - 1}, one for each of "
-                f"{self._classes} "
-                "classes. Correct the labels, or name all classes."
+                f"{self.name}: has the label {wrong[0]:.6g}{stored}; expected 0 to {self._classes - 1}, one for each "
+                f"of {self._classes} classes. Export labels as whole numbers without a scale, or name all classes."
             )
         return labels.astype(np.float32)
 

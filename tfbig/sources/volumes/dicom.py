@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -14,13 +14,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from tfbig.errors import SourceError
+from tfbig.errors import SourceError, SourceWarning
 from tfbig.sources import untrusted
 from tfbig.sources.files import PathLike, optional
 from tfbig.sources.source import RowArray
-from tfbig.sources.volumes import raw
+from tfbig.sources.volumes import dicom_tags, raw
 from tfbig.sources.volumes.grid import VoxelGrid, spacing_of
 from tfbig.sources.volumes.raw import INTERLEAVED, Description, RawVolume, Samples
+from tfbig.units import counted
 
 pydicom, _import_error = optional("pydicom")
 
@@ -36,6 +37,8 @@ MOST_FRAMES: Final = 2**16
 """Most frames of a file."""
 COPIES: Final = 4
 """Copies of a frame that are in memory while it is decoded."""
+_FIRST_GROUPS: Final = (b"\x02\x00", b"\x08\x00")
+"""First bytes of a file without the preamble, in the order of bytes that all files have."""
 DERIVED: Final = ("LOCALIZER",)
 """Kinds of images (third value of ImageType) that are no planes of the volume."""
 
@@ -73,9 +76,8 @@ def open_dicom(path: PathLike) -> RawVolume:
     """Open a DICOM series, and decode its planes once into a file without a name.
 
     Planes are in the order of their position, from inferior to superior, right to left or anterior to posterior.
-    Rescale slope and intercept are the scaling of the volume; where they differ from plane to plane, as those of PET
-    do,
-    they are applied, and the dtype is float32.
+    Rescale slope and intercept are the scaling of the volume, and so is an inversion of black and white; where they
+    differ from plane to plane, as those of PET do, they are applied, and the dtype is float32.
 
     Args:
         path: The folder of the series, or a file with several frames or one plane.
@@ -151,12 +153,25 @@ def _files(path: Path) -> list[Path]:
     return [file for file in files if file.is_file()]
 
 
-def _is_dicom(path: Path) -> bool:
+def _has_preamble(path: Path) -> bool:
     """Return whether a file begins as DICOM files do."""
+    with path.open("rb") as file:
+        return file.read(132)[128:] == b"DICM"
+
+
+def _is_dicom(path: Path) -> bool:
+    """Return whether a file is DICOM: it begins so, or without the preamble, with its first groups and a SOP class."""
     try:
+        if _has_preamble(path):
+            return True
         with path.open("rb") as file:
-            return file.read(132)[128:] == b"DICM"
-    except OSError:
+            if file.read(2) not in _FIRST_GROUPS:
+                return False
+        with _reading(path):
+            return "SOPClassUID" in pydicom.dcmread(
+                path, stop_before_pixels=True, specific_tags=["SOPClassUID"], force=True
+            )
+    except (OSError, SourceError):
         return False
 
 
@@ -174,13 +189,18 @@ def _read(path: Path, tags: list[str] | None = None) -> Any:
     Raises:
         SourceError: It is compressed as a whole, so that its size is not known.
     """
-    syntax = pydicom.filereader.read_file_meta_info(path).get("TransferSyntaxUID", "")
+    complete = _has_preamble(path)
+    syntax = (
+        pydicom.filereader.read_file_meta_info(path).get("TransferSyntaxUID", "")
+        if complete
+        else ""
+    )
     if syntax == DEFLATED:
         raise SourceError(
             f"{path}: is compressed as a whole, by the deflated transfer syntax, which is not supported. Save it "
             "uncompressed, or with compressed pixels."
         )
-    return pydicom.dcmread(path, stop_before_pixels=True, specific_tags=tags)
+    return pydicom.dcmread(path, stop_before_pixels=True, specific_tags=tags, force=not complete)
 
 
 def _planes_of(path: Path) -> dict[str, list[Plane]]:
@@ -190,21 +210,44 @@ def _planes_of(path: Path) -> dict[str, list[Plane]]:
         SourceError: There is no DICOM file with an image.
     """
     series: dict[str, list[Plane]] = {}
+    passed: dict[str, list[str]] = {}
     for file in _files(path):
         if not _is_dicom(file):
+            passed.setdefault("no DICOM image", []).append(file.name)
             continue
         with _reading(file):
             data = _read(file)
             kind = [*(data.get("ImageType") or [])]
-            if "Rows" not in data or (len(kind) > 2 and kind[2] in DERIVED):
+            if "Rows" not in data:
+                passed.setdefault("no DICOM image", []).append(file.name)
                 continue
+            if len(kind) > 2 and kind[2] in DERIVED:
+                passed.setdefault("a localizer", []).append(file.name)
+                continue
+            if reason := dicom_tags.refused(data):
+                raise SourceError(f"{file}: {reason}")
             found = series.setdefault(str(data.get("SeriesInstanceUID", "")), [])
             found += _planes_of_file(data, file)
+    if series:
+        _say_passed(path, passed)
     if not series:
         raise SourceError(
             f"{path}: holds no DICOM image. Give the folder of one series, or a file with several frames."
         )
     return series
+
+
+def _say_passed(folder: Path, passed: Mapping[str, Sequence[str]]) -> None:
+    """Warn of the files of a folder that are no planes, but not of hidden files and of the index of a medium."""
+    for reason, names in passed.items():
+        shown = [name for name in names if not name.startswith(".") and name != "DICOMDIR"]
+        if shown:
+            warnings.warn(
+                f"{folder}: {counted(len(shown), 'file')} passed over, {reason}: {', '.join(shown[:3])}"
+                f"{', ...' if len(shown) > 3 else '.'}",
+                SourceWarning,
+                stacklevel=2,
+            )
 
 
 def _planes_of_file(data: Any, path: Path) -> list[Plane]:
@@ -246,7 +289,7 @@ def _plane(data: Any, path: Path, count: int, own: Any, shared: Any) -> Plane:
         None if directions is None else _finite(*directions, count=6),
         None if pixel is None else _finite(*pixel, count=2),
         None if thickness is None else float(thickness),
-        _scaling(slope, intercept),
+        dicom_tags.inverted(data, _scaling(slope, intercept)),
         int(data.get("InstanceNumber", 0) or 0),
         _kind(data, path),
     )
@@ -402,12 +445,23 @@ def _step(along: RowArray, planes: Sequence[Plane], name: str) -> float:
 def _decoded(planes: Sequence[Plane], dtype: np.dtype[Any], applied: bool) -> Iterator[bytes]:
     """Yield the samples of each plane; the planes of a file follow one another, and are decoded one at a time."""
     for path, of_file in groupby(planes, key=lambda plane: plane.path):
-        frames = pydicom.pixels.iter_pixels(path)
+        frames = pydicom.pixels.iter_pixels(path if _has_preamble(path) else _whole(path))
         for plane in of_file:
             pixels = _next_frame(frames, plane)
             if applied:
                 pixels = pixels.astype(np.float64) * plane.scaling[0] + plane.scaling[1]
             yield np.ascontiguousarray(pixels.astype(dtype)).tobytes()
+
+
+def _whole(path: Path) -> Any:
+    """Return the data set of a file without the preamble, which does not say how its pixels are encoded."""
+    with _reading(path):
+        data = pydicom.dcmread(path, force=True)
+        if "TransferSyntaxUID" not in data.file_meta:
+            implicit, _ = data.original_encoding
+            explicit, plain = pydicom.uid.ExplicitVRLittleEndian, pydicom.uid.ImplicitVRLittleEndian
+            data.file_meta.TransferSyntaxUID = plain if implicit else explicit
+        return data
 
 
 def _next_frame(frames: Iterator[Any], plane: Plane) -> Any:
