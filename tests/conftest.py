@@ -9,6 +9,8 @@ import gc
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
+if "PYTEST_XDIST_WORKER" in os.environ:  # threads of one that wait take time of the others
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -33,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_finish() -> None:
     """Collect garbage less often, and not among modules and tests: it takes a tenth of the time of some tests."""
     gc.freeze()
-    gc.set_threshold(5_000, 10, 20)
+    gc.set_threshold(20_000, 10, 20)
 
 
 @pytest.fixture(autouse=True)

@@ -72,7 +72,7 @@ def test_batch_normalization_by_strips(float64):
 
 
 def test_custom_layer(float64, capsys):
-    assert custom_layer.main(side=16, epochs=2, max_elements=200) < 1e-10
+    assert custom_layer.main(side=12, epochs=2, max_elements=150) < 1e-10
     assert "largest difference of a weight" in capsys.readouterr().out
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -104,13 +105,19 @@ def test_flags_in_the_text_exist(page: Path) -> None:
     assert flags - known_flags() - OTHERS == set()
 
 
+@pytest.fixture(scope="module")
+def figures() -> tuple[Any, Any]:
+    """Names of figures, and results."""
+    return write_pages.names(), write_pages.results()
+
+
 @pytest.mark.parametrize(
     "page", write_pages.DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix()
 )
-def test_figures_and_blocks_are_up_to_date(page: Path) -> None:
+def test_figures_and_blocks_are_up_to_date(page: Path, figures: tuple[Any, Any]) -> None:
     """Run `python docs/write_pages.py` after new results, or a change of a figure."""
     text = page.read_text(encoding="utf-8")
-    assert write_pages.written(text, write_pages.names(), write_pages.results()) == text
+    assert write_pages.written(text, *figures) == text
 
 
 def test_pages_of_plans_are_up_to_date() -> None:

@@ -67,7 +67,12 @@ SMALL_CLASSES = {"cli", "engine", "plan", "streaming"}
 
 NAMELESS = {"utils", "util", "helpers", "helper", "manager", "misc", "common"}
 
-every_module = pytest.mark.parametrize("module", sorted(MODULES))
+
+def modules_of(packages: set[str]) -> list[str]:
+    """Return the modules of some packages."""
+    found = [module for module in MODULES if package_of(module) in packages]
+    assert found
+    return found
 
 
 def test_packages_import_one_way() -> None:
@@ -145,18 +150,17 @@ def reached_packages(package: str) -> set[str]:
     return below
 
 
-@every_module
-def test_callbacks_are_created_in_one_module(module: str) -> None:
+def test_callbacks_are_created_in_one_module() -> None:
     """So that all their errors come out as they were raised."""
-    names = {n.attr for n in ast.walk(tree(MODULES[module])) if isinstance(n, ast.Attribute)}
-    calls = names & {"numpy_function", "py_function", "py_func"}
-    uses = {"tf"} if module == "tfbig.system.callbacks" else {"callbacks"}
-    owners = {
-        n.value.id
-        for n in ast.walk(tree(MODULES[module]))
-        if isinstance(n, ast.Attribute) and n.attr in calls and isinstance(n.value, ast.Name)
-    }
-    assert owners <= uses
+    calls = {"numpy_function", "py_function", "py_func"}
+    for module, path in MODULES.items():
+        uses = {"tf"} if module == "tfbig.system.callbacks" else {"callbacks"}
+        owners = {
+            n.value.id
+            for n in ast.walk(tree(path))
+            if isinstance(n, ast.Attribute) and n.attr in calls and isinstance(n.value, ast.Name)
+        }
+        assert owners <= uses, module
 
 
 def reached(module: str) -> set[str]:
@@ -171,10 +175,10 @@ def reached(module: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if package_of(m) in PURE - {""}])
-def test_pure_packages_reach_neither_tensorflow_nor_keras(module: str) -> None:
-    roots = {imported.partition(".")[0] for imported in reached(module)}
-    assert not roots & {"tensorflow", "keras"}
+def test_pure_packages_reach_neither_tensorflow_nor_keras() -> None:
+    for module in modules_of(PURE - {""}):
+        roots = {imported.partition(".")[0] for imported in reached(module)}
+        assert not roots & {"tensorflow", "keras"}, module
 
 
 def test_the_other_packages_do_reach_tensorflow() -> None:
@@ -183,43 +187,42 @@ def test_the_other_packages_do_reach_tensorflow() -> None:
     assert "tensorflow" in roots
 
 
-@every_module
-def test_files_are_short(module: str) -> None:
-    path = MODULES[module]
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert lines <= MAX_FILE_LINES, f"{path.name} has {lines} lines; split it by noun"
+def test_files_are_short() -> None:
+    for module, path in MODULES.items():
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        assert lines <= MAX_FILE_LINES, f"{module} has {lines} lines; split it by noun"
 
 
-@every_module
-def test_functions_are_short(module: str) -> None:
-    for node in ast.walk(tree(MODULES[module])):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno is not None
-            lines = node.end_lineno - node.lineno + 1 - _docstring_lines(node)
-            assert lines <= MAX_FUNCTION_LINES, f"{module}: {node.name} has {lines} lines"
+def test_functions_are_short() -> None:
+    for module, path in MODULES.items():
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                lines = node.end_lineno - node.lineno + 1 - _docstring_lines(node)
+                assert lines <= MAX_FUNCTION_LINES, f"{module}: {node.name} has {lines} lines"
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if package_of(m) in SMALL_CLASSES])
-def test_classes_are_small(module: str) -> None:
-    for node in ast.walk(tree(MODULES[module])):
-        if isinstance(node, ast.ClassDef):
-            assert node.end_lineno is not None
-            methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
-            assert node.end_lineno - node.lineno < MAX_CLASS_LINES, f"{module}: {node.name}"
-            assert len(methods) <= MAX_METHODS, f"{module}: {node.name}"
+def test_classes_are_small() -> None:
+    for module in modules_of(SMALL_CLASSES):
+        for node in ast.walk(tree(MODULES[module])):
+            if isinstance(node, ast.ClassDef):
+                assert node.end_lineno is not None
+                methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+                assert node.end_lineno - node.lineno < MAX_CLASS_LINES, f"{module}: {node.name}"
+                assert len(methods) <= MAX_METHODS, f"{module}: {node.name}"
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if package_of(m) == "plan"])
-def test_plans_are_values(module: str) -> None:
+def test_plans_are_values() -> None:
     """No attribute changes after `__init__`."""
-    for function in ast.walk(tree(MODULES[module])):
-        if isinstance(function, ast.FunctionDef) and function.name != "__init__":
-            stored = [
-                node.attr
-                for node in ast.walk(function)
-                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-            ]
-            assert not stored, f"{module}: {function.name} assigns {stored}"
+    for module in modules_of({"plan"}):
+        for function in ast.walk(tree(MODULES[module])):
+            if isinstance(function, ast.FunctionDef) and function.name != "__init__":
+                stored = [
+                    node.attr
+                    for node in ast.walk(function)
+                    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+                ]
+                assert not stored, f"{module}: {function.name} assigns {stored}"
 
 
 LIGHT = "tfbig.cli.settings"
@@ -227,11 +230,13 @@ LIGHT = "tfbig.cli.settings"
 HEAVY = {"tensorflow", "keras", "numpy", "skimage", "scipy", "matplotlib", "h5py", "tifffile"}
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m.startswith(LIGHT)])
-def test_settings_import_nothing_heavy(module: str) -> None:
-    roots = {imported.partition(".")[0] for imported in reached(module)}
-    assert not roots & HEAVY
-    assert "tfbig" not in imports(module), "this would import everything"
+def test_settings_import_nothing_heavy() -> None:
+    light = [module for module in MODULES if module.startswith(LIGHT)]
+    assert light
+    for module in light:
+        roots = {imported.partition(".")[0] for imported in reached(module)}
+        assert not roots & HEAVY, module
+        assert "tfbig" not in imports(module), f"{module}: this would import everything"
 
 
 def _docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -242,18 +247,18 @@ def _docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return text.end_lineno - text.lineno + 1
 
 
-@every_module
-def test_files_have_a_docstring(module: str) -> None:
-    path = MODULES[module]
-    assert not NAMELESS & set(path.relative_to(PACKAGE).with_suffix("").parts)
-    assert ast.get_docstring(tree(path)), f"{path.name} has no docstring"
+def test_files_have_a_docstring() -> None:
+    for module, path in MODULES.items():
+        assert not NAMELESS & set(path.relative_to(PACKAGE).with_suffix("").parts), module
+        assert ast.get_docstring(tree(path)), f"{module} has no docstring"
 
 
-@pytest.mark.parametrize("module", [m for m, p in MODULES.items() if p.name != "__init__.py"])
-def test_module_has_a_test_file(module: str) -> None:
+def test_modules_have_a_test_file() -> None:
     """`tfbig/plan/cost.py` is tested by `tests/plan/test_cost.py`, or named in `COVERED_BY`."""
-    *packages, name = module.removeprefix("tfbig.").split(".")
-    mirror = "/".join([*packages, f"test_{name}.py"])
-    covering = COVERED_BY.get(module.removeprefix("tfbig."), mirror)
-    assert (ROOT / "tests" / covering).exists(), f"write tests/{mirror}"
-    assert covering == mirror or not (ROOT / "tests" / mirror).exists(), "drop it from COVERED_BY"
+    for module in (m for m, path in MODULES.items() if path.name != "__init__.py"):
+        *packages, name = module.removeprefix("tfbig.").split(".")
+        mirror = "/".join([*packages, f"test_{name}.py"])
+        covering = COVERED_BY.get(module.removeprefix("tfbig."), mirror)
+        assert (ROOT / "tests" / covering).exists(), f"write tests/{mirror}"
+        superfluous = covering != mirror and (ROOT / "tests" / mirror).exists()
+        assert not superfluous, f"drop {module} from COVERED_BY"

@@ -85,10 +85,8 @@ def skipping_run(segmentation_data: Path) -> Run:
 
 @pytest.fixture(scope="session")
 def logged_run(segmentation_data: Path) -> Run:
-    """A quiet run of `--task segmentation` with `--tensorboard`, and flags from a `--config` file."""
-    config = segmentation_data.parent / "mine.yaml"
-    config.write_text("epochs: 7\nlr: 0.002\n")
-    flags = ["--config", str(config), *cli_runs.SEGMENTATION, "--data", str(segmentation_data)]
+    """A quiet run of `--task segmentation` with `--tensorboard`."""
+    flags = [*cli_runs.SEGMENTATION, "--data", str(segmentation_data)]
     flags += ["--epochs", "1", "--tensorboard", "--quiet"]
     return run_once(flags, segmentation_data.parent / "logged", segmentation_data)
 
@@ -98,6 +96,15 @@ def mil_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run of `--task mil` on drawn shapes."""
     folder = tmp_path_factory.mktemp("mil")
     return run_once(cli_runs.MIL, folder / "run", folder)
+
+
+@pytest.fixture(scope="session")
+def device_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of `--task mil --mode device` on drawn shapes, with flags from a `--config` file."""
+    folder = tmp_path_factory.mktemp("device")
+    (folder / "mine.yaml").write_text("epochs: 7\nlr: 0.002\n")
+    flags = ["--config", str(folder / "mine.yaml"), *cli_runs.MIL, "--mode", "device"]
+    return run_once(flags, folder / "run", folder)
 
 
 @pytest.fixture(scope="session")
@@ -112,7 +119,8 @@ def tiles(cohort_table: Path) -> Path:
     slides = [str(path) for path in sorted(cohort_table.parent.rglob("s*.tif"))]
     folder = cohort_table.parent.parent / "tiles"
     flags = ["--tile", "16", "--mpp", "1.0", "--min-tissue", "0.5", "--out", str(folder)]
-    assert main(["tile", *slides, *flags]) == 3  # one is damaged
+    with cli_runs.like_a_test():
+        assert main(["tile", *slides, *flags]) == 3  # one is damaged
     return folder
 
 

@@ -4,7 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
-from cli_runs import MIL, write_square, write_table
+from cli_runs import MIL, like_a_test, write_square, write_table
 
 import train
 from tfbig.cli.main import main
@@ -83,7 +83,8 @@ def tiled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiled")
     write_square(folder / "a.tif", side=256)
     (folder / "b.tif").write_bytes(b"no slide")
-    assert main(["tile", str(folder), *TILE, "--out", str(folder / "out")]) == 3
+    with like_a_test():
+        assert main(["tile", str(folder), *TILE, "--out", str(folder / "out")]) == 3
     return folder
 
 

@@ -9,7 +9,7 @@ from layer_cases import LAYERS, Case
 from layer_paths import WAYS, check_all, check_one, on_one_path
 
 
-@pytest.mark.parametrize(("number", "case"), on_one_path(LAYERS, share=2))
+@pytest.mark.parametrize(("number", "case"), on_one_path(LAYERS, share=4))
 def test_one_path(number: int, case: Case, tmp_path: Path) -> None:
     """Each case on one path, another than its neighbours."""
     check_one(case, number, tmp_path)

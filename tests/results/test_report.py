@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,9 +28,15 @@ def gradient_image(rows, columns):
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(whole_run, tmp_path):
+    """Run folder with all files, which a test may change."""
+    return Path(shutil.copytree(whole_run, tmp_path / whole_run.name))
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
     """Run folder with all files."""
-    folder = tmp_path / "my run"
+    folder = tmp_path_factory.mktemp("whole") / "my run"
     folder.mkdir()
     run_folder.write_yaml(folder / "config.yaml", {"task": "mil", "lr": 0.001, "sizes": [1, 2]})
     run_folder.write_versions(folder)
@@ -288,7 +295,7 @@ def test_colours_of_a_legend_are_colours(run):
         report.write_report(run)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser():
     webdriver = pytest.importorskip("selenium.webdriver")
     if not (BROWSER and DRIVER):

@@ -249,14 +249,19 @@ def float_type(dtype: str) -> Iterator[None]:
 
 
 def on_one_path(cases: Sequence[Case], share: int = 1) -> list[Any]:
-    """Return parameters `(number, case)`; all but the first case of a name, of each `share`-th name, are slow."""
+    """Return parameters `(number, case)`; all but the first case of a name, of each `share`-th name, are slow.
+
+    Those that are not slow are numbered in a row, so that together they have every way and path.
+    """
     names: set[str] = set()
-    parameters = []
+    parameters, fast = [], 0
     for number, case in enumerate(cases):
-        is_fast = case.of not in names and len(names) % share == 0
+        if case.of not in names and len(names) % share == 0:
+            parameters.append(pytest.param(fast, case, id=case.name))
+            fast += 1
+        else:
+            parameters.append(pytest.param(number, case, id=case.name, marks=pytest.mark.slow))
         names.add(case.of)
-        marks = [] if is_fast else [pytest.mark.slow]
-        parameters.append(pytest.param(number, case, id=case.name, marks=marks))
     return parameters
 
 

@@ -58,7 +58,9 @@ def assert_exact(build: Callable[[], keras.Model], x: np.ndarray, **options: Any
         assert_same(first.numpy(), second.numpy(), FLOAT64)
 
 
-@pytest.mark.parametrize("build", [slow(b) if b in (volume, signal) else b for b in MODELS])
+@pytest.mark.parametrize(
+    "build", [slow(b) if b in (volume, signal, decoder) else b for b in MODELS]
+)
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_outputs_and_gradients(
     build: Callable[[], keras.Model], batch: int, skipping: Skipping, float64: None

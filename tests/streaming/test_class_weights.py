@@ -36,7 +36,7 @@ def maps(y: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "way", [slow("arrays"), slow("split"), slow("positions"), "dataset", "batch"]
+    "way", [slow("arrays"), slow("split"), slow("positions"), "dataset", slow("batch")]
 )
 @pytest.mark.parametrize("form", [slow("indices"), slow("one channel"), slow("float"), "one-hot"])
 def test_equal_the_weights_of_pixels(form: str, way: str, float64: None) -> None:

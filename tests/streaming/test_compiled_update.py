@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -178,7 +178,15 @@ def test_steps_share_one_program_until_the_optimizer_changes(traced: list[Any]) 
     assert len(traced) == 3
 
 
-def test_is_freed_with_the_optimizer(traced: list[Any]) -> None:
+@pytest.fixture
+def fast_collections() -> Iterator[None]:
+    """Leave the objects of earlier tests out of the collections of a test."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def test_is_freed_with_the_optimizer(traced: list[Any], fast_collections: None) -> None:
     model = model_of(k.Adam(0.1), True)
     find(model, gradients_of(model, some_gradients(1)[0]))
     references = [weakref.ref(each) for each in (model, model.optimizer, traced.pop())]

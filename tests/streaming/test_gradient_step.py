@@ -72,7 +72,7 @@ def test_optimisers(name: str, float64: None) -> None:
     same_logs(both(segmenter), run)
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [slow(1), 2])
 def test_embedding_of_a_number_beside_the_image(times: int, float64: None) -> None:
     """Its table has a gradient for the rows that were looked up; those of several lookups and uses add up."""
 

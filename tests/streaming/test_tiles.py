@@ -73,7 +73,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("build", [slow(b) if b in (volume, resampling) else b for b in CASES])
+@pytest.mark.parametrize(
+    "build", [slow(b) if b in (volume, resampling, windows) else b for b in CASES]
+)
 def test_outputs_and_gradients(
     build: Callable[[], keras.Model], in_tiles: None, float64: None
 ) -> None:

@@ -74,8 +74,11 @@ def test_resolutions(tmp_path: Path, resolution: dict[str, float]) -> None:
     assert abs(difference).max() <= 1  # windows of scaled images differ by their rounding
 
 
-def masks(folder: Path) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def masks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The same mask in every form, enlarged, or half as large."""
+    folder = tmp_path_factory.mktemp("masks")
+    write_slide(folder / "slide.tif")
     mask = INSIDE.astype(np.uint8)
     half = mask[::2, ::2]
     Image.fromarray(half * 255).save(folder / "a.png")
@@ -105,9 +108,8 @@ FORMS = ["array", "bool", "half", "source", "twice", "png", "rgb png", "tif", "n
 
 @pytest.mark.parametrize("form", [*FORMS, "tissue"])
 @pytest.mark.parametrize("as_source", [False, True])
-def test_masks(slide: Slide, tmp_path: Path, form: str, as_source: bool) -> None:
-    given_mask = masks(tmp_path)[form]
-    source = masked(slide.level() if as_source else slide, given_mask, (1, 2, 3))
+def test_masks(slide: Slide, masks: dict[str, Any], form: str, as_source: bool) -> None:
+    source = masked(slide.level() if as_source else slide, masks[form], (1, 2, 3))
     np.testing.assert_array_equal(foreground(source), INSIDE)
     expected = np.where(INSIDE[..., None], read_all(slide.level()), (1, 2, 3))
     np.testing.assert_array_equal(read_all(source), expected)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tifffile
 import yaml
-from cli_runs import write_table
+from cli_runs import like_a_test, write_table
 
 import train
 from tfbig import SourceError, mil
@@ -61,7 +61,8 @@ def table(tmp_path_factory):
 def coords(table):
     """The tiles of these slides, by `tfbig tile --mpp 2`."""
     folder = table.parent / "tiles"
-    assert main(["tile", str(table.parent), *ASKED, "--tile", "16", "--out", str(folder)]) == 0
+    with like_a_test():
+        assert main(["tile", str(table.parent), *ASKED, "--tile", "16", "--out", str(folder)]) == 0
     return folder
 
 

@@ -12,8 +12,8 @@ import yaml
 import train
 
 
-def test_flags_override_config(logged_run):
-    saved = yaml.safe_load((logged_run.folder / "config.yaml").read_text())
+def test_flags_override_config(device_run):
+    saved = yaml.safe_load((device_run.folder / "config.yaml").read_text())
     assert (saved["epochs"], saved["lr"]) == (1, 0.002)
 
 

@@ -35,9 +35,10 @@ slow = pytest.mark.slow
     "mode",
     ["accumulate", "device", *(pytest.param(m, marks=slow) for m in ("offload", "frozen"))],
 )
-def test_run_folder(mode, mil_run, tmp_path):
-    out = mil_run.folder if mode == "accumulate" else tmp_path / "out"
-    assert (mil_run.code if mode == "accumulate" else run_mil(out, "--mode", mode)) == 0
+def test_run_folder(mode, mil_run, device_run, tmp_path):
+    made = {"accumulate": mil_run, "device": device_run}.get(mode)
+    out = made.folder if made else tmp_path / "out"
+    assert (made.code if made else run_mil(out, "--mode", mode)) == 0
     expected = FILES - {"plan.txt"} if mode == "device" else FILES
     assert {p.name for p in out.iterdir()} == expected
     results = metrics(out)

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from cli_runs import MASKED, history, metrics, predictions, write_masked_images
+from cli_runs import MASKED, history, like_a_test, metrics, predictions, write_masked_images
 
 import train
 from tfbig import sources
@@ -38,7 +38,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(data: Path) -> Path:
     """A run of one epoch."""
-    assert run(data, data.parent / "run") == 0
+    with like_a_test():
+        assert run(data, data.parent / "run") == 0
     return data.parent / "run"
 
 

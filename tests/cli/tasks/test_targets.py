@@ -237,8 +237,12 @@ def test_slides(flags, cohort_table, tmp_path, capsys):
     assert "predicts --target survival and has no classes" in capsys.readouterr().err
 
 
-def test_wrong_flags_and_splits(made, tmp_path, capsys):
-    data, folder = made("survival")
+def test_wrong_flags_and_splits(tmp_path, capsys):
+    data = target_bags.write(tmp_path / "data", "survival", 2)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(folder / "model.keras")
+    (folder / "config.yaml").write_text("target: survival\n")
     assert target_bags.run(data, tmp_path / "a", "survival", "--monitor", "mae") == 2
     assert "--monitor mae: --target survival has loss and concordance" in capsys.readouterr().err
     flags = ("--test-only", str(folder))

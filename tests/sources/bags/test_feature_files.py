@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
+import tfbig
 from tfbig import SourceError, open_slide
 from tfbig.sources import Coords, FeatureBag, read_coords
 from tfbig.sources.bags.feature_files import FeatureWriter, read_written, write_features
@@ -113,7 +114,9 @@ def test_files_of_other_programs(tmp_path: Path) -> None:
 
 
 FULL = """
-import resource, sys
+import resource, sys, types
+package = sys.modules["tfbig"] = types.ModuleType("tfbig")  # without TensorFlow
+package.__path__ = sys.argv[2:]
 import numpy as np
 from tfbig.errors import SourceError
 from tfbig.sources import ArraySource, Coords
@@ -136,7 +139,7 @@ for most in (0, 100, 1000, 300_000, 2_040_000, resource.RLIM_INFINITY):
 def test_a_disk_that_becomes_full(tmp_path: Path) -> None:
     """HDF5 would end the process when a file that it could not write is closed."""
     path = tmp_path / "a.h5"
-    program = [sys.executable, "-c", FULL, str(path)]
+    program = [sys.executable, "-c", FULL, str(path), *tfbig.__path__]
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert (

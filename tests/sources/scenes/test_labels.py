@@ -79,7 +79,7 @@ def test_threads_draw_outlines_without_warnings(tmp_path: Path) -> None:
         filters = list(warnings.filters)
         sys.setswitchinterval(1e-6)
         try:
-            list(threads.map(lambda _: labels.read(WHOLE), range(1500)))
+            list(threads.map(lambda _: labels.read(WHOLE), range(800)))
         finally:
             sys.setswitchinterval(interval)
         assert warnings.filters == filters

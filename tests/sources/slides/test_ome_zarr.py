@@ -10,6 +10,7 @@ import ome_zarr_models.v05
 import pytest
 import zarr
 from slide_files import noise
+from streamed_pairs import slow
 
 from tfbig import SourceError, sources
 from tfbig.sources import open_slide
@@ -26,8 +27,14 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("version", ["0.4", "0.5"])
-@pytest.mark.parametrize("shape", [(150, 101, 2), (64, 128, 3), (3, 5, 1)])
-@pytest.mark.parametrize("dtype", ["uint16", "uint8", "float32"])
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [
+        *(("uint16", shape) for shape in [(150, 101, 2), (64, 128, 3), (3, 5, 1)]),
+        *((dtype, (150, 101, 2)) for dtype in ("uint8", "float32")),
+        *(slow(d, s) for d in ("uint8", "float32") for s in [(64, 128, 3), (3, 5, 1)]),
+    ],
+)
 def test_round_trip(tmp_path: Path, version: str, shape: tuple[int, ...], dtype: str) -> None:
     image = noise(*shape).astype(dtype)
     source = sources.open(image)

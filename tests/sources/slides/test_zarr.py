@@ -11,6 +11,7 @@ import pytest
 import zarr
 from masked_images import check_background
 from slide_files import noise
+from streamed_pairs import slow
 
 from tfbig import SourceError, sources
 from tfbig.sources import open_slide
@@ -191,8 +192,7 @@ def test_damaged_chunk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("axes", ["yx", "cyx", "xyc"])
-@pytest.mark.parametrize("shards", [False, True])
-@pytest.mark.parametrize("fill", [0, 7])
+@pytest.mark.parametrize(("fill", "shards"), [(7, False), (7, True), (0, False), slow(0, True)])
 def test_background_of_missing_chunks(tmp_path: Path, axes: str, shards: bool, fill: int) -> None:
     sizes, chunk = {"y": 1100, "x": 1000, "c": 3}, {"y": 64, "x": 128, "c": 1}
     shape = [sizes[axis] for axis in axes]
