@@ -9,8 +9,6 @@ import gc
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
-if "PYTEST_XDIST_WORKER" in os.environ:  # threads of one that wait take time of the others
-    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any

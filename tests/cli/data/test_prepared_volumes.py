@@ -66,6 +66,18 @@ def test_unknown_labels(value: float, text: str) -> None:
         labels.read(0, 5)
 
 
+def test_labels_with_a_scale_of_float32() -> None:
+    """0 and 255 with a slope of 1 / 255, as programs save masks; a scale that gives no classes is named."""
+    array = np.array([0, 255, 255], "uint8").reshape(3, 1, 1)
+    slope = float(np.float32(1 / 255))
+    assert slope * 255 != 1
+    labels = KnownLabels(ArrayVolume(array, scaling=(slope, 0.0)), 2)
+    assert labels.read(0, 3).ravel().tolist() == [0, 1, 1]
+    labels = KnownLabels(ArrayVolume(array, "a.nii", scaling=(0.01, 0.0)), 2)
+    with pytest.raises(SourceError, match=r"label 2\.55, stored with slope 0\.01 and intercept 0;"):
+        labels.read(0, 3)
+
+
 def test_labels_with_a_scaling_and_channels() -> None:
     array = np.arange(3, dtype="uint8").reshape(3, 1, 1)
     labels = KnownLabels(ArrayVolume(array, scaling=(2.0, 0.0)), 5)

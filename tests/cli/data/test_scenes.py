@@ -73,6 +73,29 @@ def test_splits_and_decisions(folder: Path, capsys: pytest.CaptureFixture[str]) 
     np.testing.assert_array_equal(weights, expected)
 
 
+def test_classes_that_no_label_has_are_said(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the nodata of the labels is a class, as 0 for the background, it would never be learned."""
+    scenes.load(settings(folder, class_names=NAMES))
+    train, val, test = capsys.readouterr().err.splitlines()
+    unset = "; its number is the nodata of {}, and pixels of nodata do not count. If it is a class,"
+    assert train.startswith(
+        "warning: none of the scenes to train on has the class 2, 4, 5, which cannot be learned"
+        + unset.format("2 labels")
+    )
+    assert val.startswith(
+        "warning: none of the scenes in val has the class 2, 5, which its metrics"
+    )
+    assert unset.format("1 label") in val
+    assert test.startswith("warning: none of the scenes in test has the class 2, which")
+    for name in "0123":  # no nodata: all classes of training are there
+        classes = np.random.default_rng(0).integers(0, 5, (70, 90)).astype("uint16")
+        write_scene(folder / f"l{name}.tif", classes)
+    scenes.load(settings(folder))
+    assert capsys.readouterr().err == ""
+
+
 def test_classes_of_rasters(folder: Path) -> None:
     data = scenes.load(settings(folder))
     assert data.decided["class_names"] == ("0", "1", "2", "3", "4")

@@ -53,6 +53,8 @@ class LabelledScene:
         labels: `[H, W, 1]`, float32.
         weights: `[H, W, 1]`, float32: 1 where the label counts.
         filled: The whole scene.
+        classes: Class numbers that the labels of the whole scene have; none of values.
+        no_label: Value of the label that stands for none, or None.
     """
 
     name: str
@@ -60,6 +62,8 @@ class LabelledScene:
     labels: sources.Source
     weights: sources.Source
     filled: FilledScene
+    classes: frozenset[int] = frozenset()
+    no_label: float | None = None
 
     def crop(self, rows: tuple[int, int], columns: tuple[int, int]) -> LabelledScene:
         """Return the same rectangle of all; nothing is read."""
@@ -377,28 +381,36 @@ def _labelled(scene: RasterSource, label: Path, settings: SceneSettings) -> Labe
     fill = scene_blocks.fill_of(settings.mean, scene)
     skips = settings.background == "skip" and crop_of(settings) is None
     image = FilledScene(scene, fill, 2**settings.depth, skips)
-    labels = _open_labels(scene, label, settings)
-    name = title_of(scene.name)
+    labels, classes = _open_labels(scene, label, settings)
     return LabelledScene(
-        name, image, LabelSource(image, labels), LabelSource(image, labels, weights=True), image
+        title_of(scene.name),
+        image,
+        LabelSource(image, labels),
+        LabelSource(image, labels, weights=True),
+        image,
+        frozenset(classes),
+        labels.source.bands.nodata[0] if isinstance(labels, RasterLabels) else None,
     )
 
 
-def _open_labels(scene: RasterSource, label: Path, settings: SceneSettings) -> Labels:
-    """Return the labels of a scene, and check that classes have a name."""
+def _open_labels(
+    scene: RasterSource, label: Path, settings: SceneSettings
+) -> tuple[Labels, set[int]]:
+    """Return the labels of a scene and the class numbers that they have, and check that classes have a name."""
     if label.suffix.lower() in VECTORS:
         if settings.target == "regression":
             if settings.label_column is None:
                 raise SourceError(
                     f"{label}: outlines of values need --label-column, the column of the values. Add it."
                 )
-            return VectorLabels(label, scene, settings.label_column)
+            return VectorLabels(label, scene, settings.label_column), set()
         names = settings.class_names or ()
         numbers = {name: number for number, name in enumerate(names)}
         if settings.label_column is None:
             numbers = {OUTLINED: 1}
-        return VectorLabels(label, scene, settings.label_column, numbers)
-    labels = RasterLabels(label, scene)
+        outlines = VectorLabels(label, scene, settings.label_column, numbers)
+        return outlines, {0, *map(int, outlines.burned)}  # outside of them is background
+    labels, found = RasterLabels(label, scene), set[int]()
     if settings.target == "class":
         found, count = labels.values(), len(settings.class_names or ())
         if found and max(found) >= count:
@@ -406,7 +418,7 @@ def _open_labels(scene: RasterSource, label: Path, settings: SceneSettings) -> L
                 f"{label}: has the class number {max(found)}, but there are {count} classes, from 0. Add its name to "
                 "--class-names, or correct the labels."
             )
-    return labels
+    return labels, found
 
 
 def _decided_values(settings: SceneSettings, scenes: Sequence[LabelledScene]) -> SceneSettings:
@@ -478,6 +490,22 @@ def _print_scenes(settings: SceneSettings, data: SceneData) -> None:
         print(
             f"classes: {', '.join(classes[:20])}{' ...' if len(classes) > 20 else ''}", flush=True
         )
+        for split, scenes in parts.items():
+            _warn_of_missing(split, scenes, classes)
+
+
+def _warn_of_missing(split: str, scenes: Sequence[LabelledScene], classes: Sequence[str]) -> None:
+    """Print which classes no label of a split has, and whether they are its value for no label."""
+    found = frozenset[int]().union(*(scene.classes for scene in scenes))
+    missing = [number for number in range(len(classes)) if number not in found] if scenes else []
+    unset = sum(scene.no_label in missing for scene in scenes)
+    reason = (
+        f"; its number is the nodata of {counted(unset, 'label')}, and pixels of nodata do not count. If it is a "
+        "class, remove the nodata, as by gdal_edit.py -unsetnodata"
+        if unset
+        else ""
+    )
+    splits.warn_of_missing(split, "scenes", [classes[number] for number in missing], reason)
 
 
 def _print_columns(settings: SceneSettings, labels: Sequence[Path]) -> None:

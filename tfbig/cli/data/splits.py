@@ -473,7 +473,9 @@ def print_counts(
         noun = items.removesuffix("s") if number == 1 else items
         print(f"{split}: {number} {noun} {describe(part)} ({words})")
         if not count:
-            _warn_of_missing(split, part, items, data.classes)
+            counts = np.bincount(part.labels, minlength=len(data.classes))
+            missing = [name for n, name in zip(counts, data.classes, strict=True) if not n]
+            warn_of_missing(split, items, missing)
 
 
 def _class_counts(part: Any, classes: Sequence[str]) -> str:
@@ -481,14 +483,19 @@ def _class_counts(part: Any, classes: Sequence[str]) -> str:
     return ", ".join(f"{n} {name}" for n, name in zip(counts, classes, strict=True))
 
 
-def _warn_of_missing(split: str, part: Any, items: str, classes: Sequence[str]) -> None:
-    """Print to standard error which classes no item of a split has, and what follows from it."""
-    counts = np.bincount(part.labels, minlength=len(classes))
-    if missing := ", ".join(name for n, name in zip(counts, classes, strict=True) if not n):
-        if split == "train":
-            text = (
-                f"none of the {items} to train on has the class {missing}, which cannot be learned"
-            )
-        else:
-            text = f"none of the {items} in {split} has the class {missing}, which its metrics cannot judge"
-        print(f"warning: {text}", file=sys.stderr)
+def warn_of_missing(split: str, items: str, missing: Sequence[str], reason: str = "") -> None:
+    """Print to standard error which classes no item of a split has, and what follows from it.
+
+    Args:
+        split: The split.
+        items: What its items are, in the plural.
+        missing: The classes; nothing is printed for none.
+        reason: Why, if it is known.
+    """
+    if not missing:
+        return
+    where, follows = f"in {split}", "which its metrics cannot judge"
+    if split == "train":
+        where, follows = "to train on", "which cannot be learned"
+    text = f"none of the {items} {where} has the class {', '.join(missing)}, {follows}{reason}"
+    print(f"warning: {text}", file=sys.stderr)
