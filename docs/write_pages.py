@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
 import figure_tables
+import file_tables
 import layer_tables
 import plan_pages
 import yaml
@@ -62,6 +63,7 @@ def plan_block(lines: list[Line]) -> str:
 BLOCKS: dict[str, Callable[[list[Line]], str]] = {
     "plan": plan_block,
     **figure_tables.TABLES,
+    **file_tables.TABLES,
     **layer_tables.TABLES,
 }
 

@@ -185,7 +185,7 @@ def test_tag(name: str, tmp_path: Path) -> None:
 
 
 def test_every_tag_has_a_test() -> None:
-    assert [tag.name for tag in tiff_tags.TAGS] == list(CASES)
+    assert [tag.subject for tag in tiff_tags.TAGS] == list(CASES)
 
 
 def test_another_image_of_a_similar_size_is_said(tmp_path: Path) -> None:

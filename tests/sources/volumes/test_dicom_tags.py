@@ -138,7 +138,7 @@ def test_attribute(name: str, tmp_path: Path) -> None:
 
 
 def test_every_attribute_has_a_test() -> None:
-    assert [each.name for each in dicom_tags.ATTRIBUTES] == list(CASES)
+    assert [each.subject for each in dicom_tags.ATTRIBUTES] == list(CASES)
 
 
 @pytest.mark.parametrize(

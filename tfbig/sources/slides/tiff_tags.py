@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import tifffile
 
 from tfbig.errors import SourceError, SourceWarning
+from tfbig.sources.rules import Rule
 
 GDAL_METADATA: Final = 42112
 """Number of the tag of GDAL's metadata, XML."""
@@ -24,18 +25,14 @@ class ScaledError(SourceError):
 
 
 @dataclass(frozen=True)
-class Tag:
-    """A tag, or several of one purpose, and what is done with it.
+class Tag(Rule):
+    """A rule for a tag, or for several of one purpose.
 
     Attributes:
-        name: Its name in the standard.
-        rule: What is done with it, for people.
         check: Function that finds what is not applied, or None if everything is.
         error: Error that is raised then; None for a `SourceWarning`.
     """
 
-    name: str
-    rule: str
     check: Check | None = None
     error: type[SourceError] | None = None
 

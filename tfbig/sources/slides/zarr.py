@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-from tfbig.errors import SourceError, reason_of
+from tfbig.errors import SourceError, SourceWarning, reason_of
 from tfbig.geometry import cells
 from tfbig.geometry.background import Background
 from tfbig.sources import trial
@@ -241,6 +242,7 @@ def _open_levels(name: str) -> Levels:
     try:
         node = zarr.open(name, mode="r")
         if isinstance(node, zarr.Array):
+            _say_scaling(name, node)
             if node.ndim not in (2, 3):
                 return Levels([node], "?" * node.ndim)
             return Levels([node], "yxc"[: node.ndim])
@@ -262,6 +264,7 @@ def _open_levels(name: str) -> Levels:
         arrays = [node[data["path"]] for data in image["datasets"]]
         axes = image.get("axes", _OLD_AXES[-arrays[0].ndim :])
         letters = "".join(_axis(axis) for axis in axes)
+        _say_scaling(name, arrays[0])
         return Levels(arrays, letters, Resolution(_mpp(image)), _channel_names(metadata))
     except SourceError:
         raise
@@ -270,6 +273,23 @@ def _open_levels(name: str) -> Levels:
             f"{name}: is neither a zarr array nor an OME-Zarr group with an image ({type(error).__name__}: "
             f"{reason_of(error)}). Check that the folder was copied completely."
         ) from error
+
+
+def _say_scaling(name: str, array: Any) -> None:
+    """Warn of a scale or an offset of values, as netCDF and xarray write them."""
+    neutral = {"scale_factor": 1, "add_offset": 0}
+    found = {
+        key: array.attrs[key]
+        for key in neutral
+        if array.attrs.get(key, neutral[key]) != neutral[key]
+    }
+    if found:
+        shown = ", ".join(f"{key} {value}" for key, value in found.items())
+        warnings.warn(
+            f"{name}: its values are not what is stored ({shown}), which is not applied. Write the values themselves.",
+            SourceWarning,
+            stacklevel=2,
+        )
 
 
 def _axis(axis: Any) -> str:

@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
+
+from tfbig.sources.rules import Rule
 
 MEASURED: Final = frozenset({"CT", "PT"})
 """Modalities whose rescaled values are measurements, however they are shown."""
 
 
-@dataclass(frozen=True)
-class Attribute:
-    """An attribute, or several of one purpose.
-
-    Attributes:
-        name: Its keyword in the standard.
-        rule: What is done with it, for people.
-    """
-
-    name: str
-    rule: str
-
-
 ATTRIBUTES: Final = (
-    Attribute(
-        "RescaleSlope, RescaleIntercept", "applied, also where they differ from plane to plane"
-    ),
-    Attribute(
+    Rule("RescaleSlope, RescaleIntercept", "applied, also where they differ from plane to plane"),
+    Rule(
         "PhotometricInterpretation MONOCHROME1, PresentationLUTShape INVERSE",
         "applied: values are inverted, so that bright is large; those of CT, PET and in Hounsfield units are "
         "measurements, and stay",
     ),
-    Attribute("PhotometricInterpretation YBR", "applied: colours are read as RGB"),
-    Attribute("PhotometricInterpretation PALETTE COLOR", "refused"),
-    Attribute("ModalityLUTSequence", "refused"),
-    Attribute("PixelPaddingValue", "passed over: padding keeps its value"),
-    Attribute(
+    Rule("PhotometricInterpretation YBR", "applied: colours are read as RGB"),
+    Rule("PhotometricInterpretation PALETTE COLOR", "refused"),
+    Rule("ModalityLUTSequence", "refused"),
+    Rule("PixelPaddingValue", "passed over: padding keeps its value"),
+    Rule(
         "WindowCenter, VOILUTSequence, PresentationLUTSequence", "passed over: for the display only"
     ),
-    Attribute("ImageType LOCALIZER", "the file is passed over, and said"),
-    Attribute(
+    Rule("ImageType LOCALIZER", "the file is passed over, and said"),
+    Rule(
         "the preamble of a file",
         "not needed; files that are no DICOM images are passed over, and said",
     ),

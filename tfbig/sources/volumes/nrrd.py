@@ -6,6 +6,7 @@ import io
 import math
 import os
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tfbig.errors import SourceError, reason_of
+from tfbig.errors import SourceError, SourceWarning, reason_of
 from tfbig.sources import untrusted
 from tfbig.sources.files import File, PathLike, optional
 from tfbig.sources.volumes import compressed, raw
@@ -163,6 +164,14 @@ def _described(header: Mapping[str, Any], path: Path, end: int) -> NrrdHeader:
     lines = int(header.get("line skip", header.get("lineskip", 0)))
     if skip < -1 or lines < 0:
         raise ValueError(f"byte skip {skip} and line skip {lines}; expected 0 or more")
+    limits = [key for key in ("old min", "old max", "oldmin", "oldmax") if key in header]
+    if limits:
+        warnings.warn(
+            f"{name}: its values are not what is stored ({', '.join(f'{k} {header[k]}' for k in limits)}), which is "
+            "not applied. Save the values themselves, as float.",
+            SourceWarning,
+            stacklevel=2,
+        )
     placed = replace(samples, offset=end if listed is None else 0)
     found = Description(placed, _grid(header, spatial))
     return NrrdHeader(found, file, encoding, skip == -1, max(skip, 0), lines)
