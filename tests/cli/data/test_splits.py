@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import train
 from tfbig import SourceError
-from tfbig.cli.data import cohort, folds, splits
+from tfbig.cli.data import cohort, drawn_splits, folds, splits
 
 SMALL = ["--encoder", "small", "--patch", "32"]
 FLAGS = ["--task", "images", "--images", "slides", "--side", "64", "--dry-run", *SMALL]
@@ -203,3 +203,38 @@ def test_a_cell_of_two_lines_is_one_line_in_errors(tmp_path):
     (tmp_path / "a.csv").write_text('slide_id,split\nx,"tr\nain"\n')
     with pytest.raises(SourceError, match=r"a\.csv: line 2: split 'tr ain'; expected train"):
         splits.read_table(tmp_path / "a.csv", ["slide_id"])
+
+
+@pytest.mark.parametrize("column", ["case_id", "patient"])
+@pytest.mark.parametrize("several", [1, 3])
+def test_a_case_in_two_splits_is_refused(column, several, tmp_path):
+    """What is tested on would be trained on; in tables of images, slides, bags and masks, and in files of splits."""
+    rows = [{column: f"P{n}", "split": s} for n in range(several) for s in ("test", "train")]
+    more = f", and so are {several - 1} more cases in several" if several > 1 else ""
+    message = f"the case 'P0' is in the splits test and train{more}; expected all rows of a case in"
+    with pytest.raises(SourceError, match=message):
+        splits.check_cases(rows)
+    settings = SimpleNamespace(test_only=None)
+    with pytest.raises(SourceError, match=message):
+        drawn_splits.with_splits(rows, settings)
+    drawn_splits.with_splits(rows, SimpleNamespace(test_only="run"))  # trains on nothing
+    splits.check_cases(
+        [{"split": "train"}, {column: "", "split": "test"}, {column: "", "split": ""}]
+    )
+
+
+@pytest.mark.parametrize("how", ["column", "file"])
+def test_a_case_of_slides_in_two_splits_is_refused(how, cohort_data, tmp_path):
+    rows = [row | {"case_id": "P"} for row in rows_of(cohort_data)]
+    options = {}
+    if how == "column":
+        rows = [row | {"split": "train" if n else "test"} for n, row in enumerate(rows)]
+    else:
+        first, *rest = [row["slide_id"] for row in rows]
+        lines = [
+            {"train": name, "val": "", "test": "" if n else first} for n, name in enumerate(rest)
+        ]
+        options["splits"] = str(write_table(tmp_path / "splits.csv", lines))
+    write_table(cohort_data, rows)
+    with pytest.raises(SourceError, match="the case 'P' is in the splits test and train"):
+        cohort.read(cohort_settings(cohort_data, **options))

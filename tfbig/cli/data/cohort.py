@@ -411,13 +411,16 @@ def with_splits(rows: list[Row], settings: TableSettings) -> list[Row]:
             for row, path in ((row, row["path"] and row["path"].resolve()) for row in rows)
         ]
     if settings.splits:
-        return _rows_of_splits(rows, Path(settings.splits))
+        rows = _rows_of_splits(rows, Path(settings.splits))
+        splits.check_cases(rows)
+        return rows
     if settings.group and not settings.folds:
         raise paths.FlagError(f"--group {settings.group}: needs --folds. Add it.")
     if settings.folds:
         fold = settings.fold or 0
         return fold_rows(rows, settings.folds, fold, settings.seed, settings.group)
     if "split" in rows[0]:
+        splits.check_cases(rows)
         return rows
     return splits.split_rows(rows, settings.shares, settings.seed)
 

@@ -38,8 +38,13 @@ def with_splits(rows: Sequence[Row], settings: SplitFlags) -> list[Row]:
     Args:
         rows: Rows with `label` or `stratum`, and with `case_id` or `patient` where items share one.
         settings: Settings of the run.
+
+    Raises:
+        SourceError: The table has a case in several splits.
     """
     if "split" in rows[0]:
+        if not settings.test_only:
+            splits.check_cases(rows)
         return list(rows)
     if settings.test_only and is_other_data(settings):
         return [row | {"split": "test"} for row in rows]

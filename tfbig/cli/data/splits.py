@@ -423,6 +423,29 @@ def cases_of(rows: Sequence[Row]) -> list[str]:
     return [case_of(row) or f"row {number}" for number, row in enumerate(rows)]
 
 
+def check_cases(rows: Sequence[Row]) -> None:
+    """Check that all rows of a case are in one split: what is tested on would else be trained on.
+
+    Args:
+        rows: Rows with a `split`.
+
+    Raises:
+        SourceError: A case is in several.
+    """
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        if case_of(row) and row["split"]:
+            found.setdefault(case_of(row), set()).add(row["split"])
+    several = {case: split for case, split in found.items() if len(split) > 1}
+    if several:
+        case, names = next(iter(several.items()))
+        more = f", and so are {len(several) - 1} more cases in several" if len(several) > 1 else ""
+        raise SourceError(
+            f"the case '{case}' is in the splits {' and '.join(sorted(names))}{more}; expected all rows of a case in "
+            "one. Correct the splits, or leave out the column split to draw them by case."
+        )
+
+
 def case_of(row: Row) -> str:
     """Return the case of a row, or an empty string."""
     return row.get("case_id") or row.get("patient") or ""
