@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import keras
 
-STRIDE = 128  # rows and columns of the input must be multiples of this
+KERNELS, STRIDES, BOTTLENECK = (18, 8, 8), (8, 4, 4), 5
+STRIDE = math.prod(STRIDES)  # rows and columns of the input must be multiples of this
 FIRST_BIAS = 0.5
 
 
 def gigapixel_unet(
     input_shape: Sequence[int | None] = (None, None, 1),
     filters: int = 3,
+    kernels: Sequence[int] = KERNELS,
+    strides: Sequence[int] = STRIDES,
+    bottleneck: int = BOTTLENECK,
     name: str = "gigapixel_unet",
 ) -> keras.Model:
     """Build the U-Net with few large kernels and high strides that separates tissue from background.
@@ -23,7 +28,9 @@ def gigapixel_unet(
     publish its kernel sizes, strides and filter counts.** This configuration agrees with
     everything that it did publish (layers, parameters, skip connections, large kernels at the
     full resolution, an input of 16000 x 64000 that every stride divides), but other configurations
-    do as well: it is *a* network that fits the paper, not the authors' own.
+    do as well: with three filters and mirrored kernels of up to 31 pixels, 93 choices have 4492
+    parameters. It is *a* network that fits the paper, not the authors' own; `kernels`, `strides`
+    and `bottleneck` make another.
 
         layer        kernel  stride  in -> out  output at 16000 x 64000  parameters
         enc1         18 x 18    8     1 -> 3      2000 x 8000 x 3            975
@@ -39,8 +46,12 @@ def gigapixel_unet(
     of the three filters of a layer is dead for every image or for none, and some seeds never learn.
 
     Args:
-        input_shape: `(H, W, 1)`, multiples of 128 or `None`. Pad or crop other images.
-        filters: Channels of the hidden layers. 4492 parameters need the default, 3.
+        input_shape: `(H, W, 1)`, multiples of the product of the strides, by default 128, or `None`.
+            Pad or crop other images.
+        filters: Channels of the hidden layers.
+        kernels: Rows and columns of the kernel of each encoder layer; the decoder mirrors them.
+        strides: Stride of each encoder layer, as many as kernels.
+        bottleneck: Rows and columns of the kernel between encoder and decoder.
         name: Name of the model.
 
     Returns:
@@ -49,20 +60,30 @@ def gigapixel_unet(
         Output `[N, H, W, 1]`: the probability of tissue.
 
     Raises:
-        ValueError: A size in `input_shape` is not a multiple of 128.
+        ValueError: A size in `input_shape` is not a multiple of the product of the strides, or there is
+            not a stride for each kernel.
     """
-    _check_input_shape(input_shape)
+    if not kernels or len(kernels) != len(strides):
+        raise ValueError(
+            f"kernels={tuple(kernels)} and strides={tuple(strides)} of gigapixel_unet: expected as many strides as "
+            "kernels, at least one."
+        )
+    _check_input_shape(input_shape, math.prod(strides))
     image = keras.Input(input_shape, name="image")
     x = keras.layers.Rescaling(1 / 255, name="rescaling")(image)  # [N, H, W, 1], 0..1
-    enc1 = _down(filters, 18, 8, "enc1")(x)  # [N, H/8, W/8, f]
-    enc2 = _down(filters, 8, 4, "enc2")(enc1)  # [N, H/32, W/32, f]
-    enc3 = _down(filters, 8, 4, "enc3")(enc2)  # [N, H/128, W/128, f]
-    x = _down(filters, 5, 1, "bottleneck")(enc3)  # [N, H/128, W/128, f]
-    x = _up(filters, 8, 4, "dec3")(x)  # [N, H/32, W/32, f]
-    x = keras.layers.Add(name="skip2")([x, enc2])
-    x = _up(filters, 8, 4, "dec2")(x)  # [N, H/8, W/8, f]
-    x = keras.layers.Add(name="skip1")([x, enc1])
-    tissue = _up(1, 18, 8, "dec1", activation="sigmoid")(x)  # [N, H, W, 1]
+    stages = list(enumerate(zip(kernels, strides, strict=True), start=1))
+    encoded = []
+    for number, (
+        kernel,
+        stride,
+    ) in stages:  # [N, H/8, W/8, f], [N, H/32, W/32, f], [N, H/128, W/128, f]
+        x = _down(filters, kernel, stride, f"enc{number}")(x)
+        encoded.append(x)
+    x = _down(filters, bottleneck, 1, "bottleneck")(x)
+    for number, (kernel, stride) in reversed(stages[1:]):
+        x = _up(filters, kernel, stride, f"dec{number}")(x)
+        x = keras.layers.Add(name=f"skip{number - 1}")([x, encoded[number - 2]])
+    tissue = _up(1, kernels[0], strides[0], "dec1", activation="sigmoid")(x)  # [N, H, W, 1]
     return keras.Model(image, tissue, name=name)
 
 
@@ -93,9 +114,9 @@ def _up(
     )
 
 
-def _check_input_shape(input_shape: Sequence[int | None]) -> None:
-    if any(size is not None and size % STRIDE for size in input_shape[:2]):
+def _check_input_shape(input_shape: Sequence[int | None], stride: int) -> None:
+    if any(size is not None and size % stride for size in input_shape[:2]):
         raise ValueError(
             f"input_shape={tuple(input_shape)} of gigapixel_unet: height and width must be "
-            f"multiples of {STRIDE} (its total stride) or None. Pad or crop the image."
+            f"multiples of {stride} (its total stride) or None. Pad or crop the image."
         )

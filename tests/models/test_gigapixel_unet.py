@@ -1,6 +1,7 @@
 """The gigapixel U-Net against the published numbers and the table in its docstring."""
 
 import re
+from itertools import product
 
 import keras
 import numpy as np
@@ -35,6 +36,48 @@ def test_table_of_the_docstring():
                 (layer.name, layer.kernel_size[0], layer.strides[0], *shape, layer.count_params())
             )
     assert rows == docstring_table()
+
+
+def parameters(kernels, bottleneck, filters=3):
+    """Return the number of parameters by counting weights and biases, with kernels mirrored."""
+    inputs = [1, *[filters] * (len(kernels) - 1)]
+    down = [k * k * n * filters + filters for k, n in zip(kernels, inputs, strict=True)]
+    up = [k * k * n * filters + n for k, n in zip(kernels, inputs, strict=True)]
+    return sum(down) + sum(up) + bottleneck**2 * filters**2 + filters
+
+
+@pytest.mark.parametrize(
+    ("kernels", "strides", "bottleneck"),
+    [((18, 8, 8), (8, 4, 4), 5), ((16, 9, 7), (8, 4, 4), 5), ((4, 3), (2, 2), 1), ((6,), (4,), 3)],
+)
+def test_other_kernels_and_strides(kernels, strides, bottleneck):
+    model = gigapixel_unet(kernels=kernels, strides=strides, bottleneck=bottleneck)
+    assert model.count_params() == parameters(kernels, bottleneck)
+    multiple = int(np.prod(strides))
+    image = np.zeros((1, 2 * multiple, 3 * multiple, 1), np.uint8)
+    assert model(image).shape == image.shape
+    with pytest.raises(ValueError, match=rf"must be multiples of {multiple} \(its total stride\)"):
+        gigapixel_unet((multiple + 1, None, 1), kernels=kernels, strides=strides)
+
+
+def test_choices_of_kernels_with_the_published_number_of_parameters():
+    """With three filters and kernels of up to 31 pixels; the paper names none of them."""
+    sizes = range(1, 32)
+    found = [
+        (kernels, bottleneck)
+        for kernels in product(sizes, sizes, sizes)
+        for bottleneck in sizes
+        if parameters(kernels, bottleneck) == 4492
+    ]
+    assert ((18, 8, 8), 5) in found
+    assert len(found) == 93  # as the docstring says
+
+
+def test_a_stride_for_each_kernel():
+    with pytest.raises(
+        ValueError, match=r"kernels=\(3,\) and strides=\(2, 2\) of gigapixel_unet: exp"
+    ):
+        gigapixel_unet(kernels=(3,), strides=(2, 2))
 
 
 @pytest.mark.parametrize("size", [(128, 128), (256, 384)])
