@@ -133,7 +133,9 @@ def test_optimizers_of_recipes(name, lr, l2):
     for gradient in gradients:
         optimizer.apply([tf.constant(gradient)], [variable])
     moved = variable.numpy() - start
-    expected, other = (adam(start, gradients, lr, l) - start for l in (l2, 0 if l2 else size))
+    expected, other = (
+        adam(start, gradients, lr, penalty) - start for penalty in (l2, 0 if l2 else size)
+    )
     np.testing.assert_allclose(moved, expected, rtol=0, atol=0.02 * lr)  # epsilon is another
     assert abs(moved - other).max() > 0.2 * lr
 
