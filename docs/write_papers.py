@@ -8,25 +8,34 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import yaml
+from paper_evidence import NOT_BUILT, RESULTS, ROOT, faults, marks, meeting
 
-ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "docs/papers.yaml"
 PAGE = ROOT / "docs/papers.md"
-RESULTS = ROOT / "benchmarks/results.jsonl"
 STATES = {
-    "works": "implemented as published, and tested",
-    "differs": "implemented in another way, which the row describes",
-    "needs data": "implemented; the result needs data that are not public, or too large for a machine with two cores",
-    "needs time": "implemented; the result needs days or weeks on a machine with two cores",
-    "needs a GPU": "implemented; the result needs an accelerator, on which this part has not been run",
+    "works": "built as published, and shown by the evidence",
+    "differs": "built or measured in another way, which the row describes",
+    "needs data": "built; the published result needs data that are not here: not public, licensed, or too large",
+    "needs time": "built; the published result needs a night to weeks on a machine with two cores",
+    "needs a GPU": "built; the published result needs an accelerator, on which it has not been measured",
+    NOT_BUILT: "not built, or not tried",
 }
+OPENING = """\
+`docs/papers.yaml` and `benchmarks/results.jsonl` are the sources of this page; `python docs/write_papers.py` writes it.
+A row is one thing that a paper describes or reports.
+
+"Shown by" is the evidence of a row: tests, and lines of [results.jsonl](../benchmarks/results.jsonl) by case and
+commit. A test compares with plain Keras, with another library, or with numbers that it computes itself. It shows what
+the row says on small data, not the figures of a paper. `pytest tests/FILE::TEST` runs it. Tests marked *slow* take
+more than about two seconds and run with `-m slow`; tests marked *torch* need PyTorch (`-m torch`), tests marked *gpu* a
+GPU (`-m gpu`), and tests marked *memory* run with `-m memory`. A line was measured once, at its commit."""
 FIGURE = re.compile(r"\{([^{}|]+)\|([^{}|]+)\|([^{}|]*)\}")
 
 Line = dict[str, Any]
+Row = dict[str, Any]
 
 
 def results() -> list[Line]:
@@ -46,11 +55,10 @@ def figure(lines: list[Line], conditions: str, path: str, form: str) -> str:
     Raises:
         ValueError: No line meets the conditions, or it has no value at the path.
     """
-    wanted = [word.strip().split("=", 1) for word in conditions.split(";")]
-    meeting = [line for line in lines if all(str(line.get(key)) == text for key, text in wanted)]
-    if not meeting:
+    there = meeting(lines, conditions)
+    if not there:
         raise ValueError(f"{RESULTS.name}: no line has {conditions}")
-    value: Any = meeting[-1]
+    value: Any = there[-1]
     try:
         for key in path.split("."):
             value = value[int(key) if isinstance(value, list) else key]
@@ -72,32 +80,66 @@ def page(papers: list[dict[str, Any]], lines: list[Line]) -> str:
         lines: Lines of benchmarks.
 
     Raises:
-        ValueError: A row has another state than those of `STATES`, or a figure is not in the lines.
+        ValueError: A row has another state than those of `STATES`, its evidence is none, or a figure is not in the
+            lines.
     """
-    counts = Counter(row["state"] for paper in papers for row in paper["rows"])
+    rows = [row for paper in papers for row in paper["rows"]]
+    _check(rows, lines)
+    counts = Counter(row["state"] for row in rows)
     parts = [
         "# The papers, row by row",
-        "`docs/papers.yaml` and `benchmarks/results.jsonl` are the sources of this page; "
-        "`python docs/write_papers.py` writes it. A row is one thing that a paper describes or reports.",
+        OPENING,
+        f"There are {len(rows)} rows.",
         _table(
             ("state", "rows", "meaning"),
             [(state, str(counts[state]), meaning) for state, meaning in STATES.items()],
         ),
     ]
     for paper in papers:
-        rows = [(_checked(row), row["state"], filled(row["how"], lines)) for row in paper["rows"]]
         parts += [f"## {paper['title']}", paper["about"].strip()]
-        parts += [_table(("in the paper", "state", "here"), rows)]
+        cells = [
+            (row["what"], row["state"], filled(row["how"], lines), evidence(row, lines))
+            for row in paper["rows"]
+        ]
+        parts += [_table(("in the paper", "state", "here", "shown by"), cells)]
     return "\n\n".join(parts) + "\n"
 
 
-def _checked(row: dict[str, str]) -> str:
-    if row["state"] not in STATES:
-        expected = ", ".join(STATES)
-        raise ValueError(
-            f"{ROWS.name}: '{row['what']}' has state '{row['state']}'; expected {expected}"
-        )
-    return row["what"]
+def evidence(row: Row, lines: list[Line]) -> str:
+    """Return the cell that names the evidence of a row.
+
+    Args:
+        row: The row.
+        lines: Lines of benchmarks.
+    """
+    return ", ".join(
+        _of_results(item["results"], lines) if isinstance(item, dict) else _of_test(item)
+        for item in row.get("shown_by", [])
+    )
+
+
+def _of_test(name: str) -> str:
+    file, _, function = name.partition("::")
+    marked = marks(name)
+    return f"[`{file}::{function}`](../tests/{file})" + (
+        f" (*{', '.join(marked)}*)" if marked else ""
+    )
+
+
+def _of_results(conditions: str, lines: list[Line]) -> str:
+    line = meeting(lines, conditions)[-1]
+    return f"`{line['case']}` at {line['commit']}"
+
+
+def _check(rows: list[Row], lines: list[Line]) -> None:
+    for row in rows:
+        if row["state"] not in STATES:
+            expected = ", ".join(STATES)
+            raise ValueError(
+                f"{ROWS.name}: '{row['what']}' has state '{row['state']}'; expected {expected}"
+            )
+        if found := faults(row, lines):
+            raise ValueError(f"{ROWS.name}: '{row['what']}' {'; '.join(found)}")
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -224,5 +224,5 @@ assert np.abs(plain - streamed).max() < 1e-10
 #
 # - The same on the command line: `tfbig train --data FOLDER` with `masks/NAME.png`, then `tfbig predict RUN
 #   SLIDES`, which writes OME-TIFF, GeoJSON and a report ([guide](../guides/slides.md#masks-of-slides)).
-# - `python examples/gigapixel_segmentation.py` trains the published gigapixel U-Net.
+# - `python examples/gigapixel_segmentation.py` trains a gigapixel U-Net with as few parameters as the published one.
 # - Volumes work in the same way: [a volume](10_volume.md).

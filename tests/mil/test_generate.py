@@ -89,3 +89,16 @@ def test_resized_instances() -> None:
     bag, classes = generate.shapes(100, 16)
     resized = generate.compose(bag, classes, 3, 2, 10, 0.3, size=(32, 32)).bags[0]
     assert (resized.shape, resized.labels.sum()) == ((10, 32, 32, 3), 3)
+
+
+def test_instances_are_resized_bilinearly() -> None:
+    """From 28 to 84 pixels, as QMNIST-bags: the mean of four pixels, weighted by distances of centres, rounded."""
+    tiles = np.random.default_rng(3).integers(0, 256, (5, 28, 28, 1), np.uint8)
+    bag = generate.compose(ArrayBag(tiles), np.arange(5) % 5, 4, 1, 1, 0.3, size=(84, 84)).bags[0]
+    places = np.clip((np.arange(84) + 0.5) / 3 - 0.5, 0, 27)
+    low = np.minimum(places.astype(int), 26)
+    rest = places - low
+    tile = tiles[4, ..., 0].astype(float)
+    rows = tile[low] * (1 - rest)[:, None] + tile[low + 1] * rest[:, None]
+    expected = rows[:, low] * (1 - rest) + rows[:, low + 1] * rest
+    np.testing.assert_allclose(bag.read(0, 1)[0, ..., 0], expected, rtol=0, atol=1.01)

@@ -24,6 +24,7 @@ from patch_models import (
 )
 
 import tfbig
+from tfbig.models.vision_transformer import ViT, vision_transformer
 from tfbig.patchgd import PatchGD, patch_model, patch_sampling
 
 
@@ -70,6 +71,17 @@ def test_gradients_of_all_patches(float64: None) -> None:
     model = PatchGD(encoder(), head(), 4, 3, sampling=1.0, inner_steps=1)
     x = images(11, 14)
     assert_same(applied_gradients(model, x, LABELS), exact_gradients(model, x, LABELS), FLOAT64)
+
+
+def test_a_vision_transformer_encodes_patches(float64: None) -> None:
+    """Tokens of 4 x 4 pixels in patches of 8 x 8: codes and gradients are those of the plain model."""
+    net = vision_transformer((8, 8, 3), ViT(patch=4, width=6, depth=2, heads=2))
+    code = keras.Sequential([net, layers.Dense(3)], name="encoder")
+    model = PatchGD(code, head(), 8, sampling=1.0, inner_steps=1, image_shape=(16, 24, 3))
+    x = np.random.default_rng(0).normal(size=(6, 16, 24, 3))
+    assert_same(applied_gradients(model, x, LABELS), exact_gradients(model, x, LABELS), FLOAT64)
+    patches = x.reshape(6, 2, 8, 3, 8, 3).transpose(0, 1, 3, 2, 4, 5).reshape(36, 8, 8, 3)
+    assert_same(model.latent(x), code(patches).numpy().reshape(6, 2, 3, 3), FLOAT64)
 
 
 @pytest.mark.slow

@@ -55,14 +55,14 @@ def epochs(x, y, batch_size=1):
     return Epochs(-(-len(x) // batch_size), batches)
 
 
-def in_order(x, y):
-    """Return batches of two in order, for validation."""
+def in_order(x, y, batch_size=2):
+    """Return batches in order, for validation by default."""
 
     def batches(shard):
-        items = shard.items(len(x), 2)
-        return tf.data.Dataset.from_tensor_slices((x[items], y[items])).batch(2)
+        items = shard.items(len(x), batch_size)
+        return tf.data.Dataset.from_tensor_slices((x[items], y[items])).batch(batch_size)
 
-    return Epochs(-(-len(x) // 2), batches)
+    return Epochs(-(-len(x) // batch_size), batches)
 
 
 def plain(kind="classes"):
@@ -247,6 +247,26 @@ def test_callback_ends_training_as_in_fit(tmp_path):
     again = plain()
     Loop(again, epochs(x, y), callbacks=[Rows()], **options).run()
     assert_same(values(again), values(loop))
+
+
+def test_14_accumulated_images_are_one_batch(float64):
+    """The baseline of PatchGD on PANDA; without BatchNormalization, whose statistics are those of a batch."""
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(28, 8, 8, 1)), random.integers(0, 2, 28)
+    models = []
+    for batch_size, accumulate in ((1, 14), (14, 1)):
+        keras.utils.set_random_seed(3)
+        image = keras.Input((8, 8, 1))
+        pooled = layers.GlobalAveragePooling2D()(layers.Conv2D(3, 3, activation="elu")(image))
+        model = keras.Model(image, layers.Dense(2)(pooled))
+        compile_(model)
+        if accumulate > 1:
+            Loop(model, in_order(x, y, batch_size), accumulate=accumulate).run()
+        else:
+            model.fit(x, y, batch_size, shuffle=False, verbose=0)
+        assert model.optimizer.iterations == 2
+        models.append(model)
+    assert_same(values(models[0]), values(models[1]), FLOAT64)
 
 
 @pytest.mark.slow

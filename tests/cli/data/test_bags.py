@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import dataset_folders
 import h5py
 import numpy as np
 import pytest
@@ -15,10 +16,12 @@ from cli_runs import (
     run_mil,
 )
 from PIL import Image
+from samples import ROOT
 
 import train
 from tfbig.cli.data import bags
 from tfbig.cli.data.splits import SPLITS
+from tfbig.datasets.digits import read_digits
 
 
 @pytest.mark.slow
@@ -102,6 +105,91 @@ def test_bags_without_a_column_split(tmp_path):
     ]
     assert sorted(n for each in patients for n in each) == list(range(10))
     assert [len(each) for each in patients] == [6, 2, 2]
+
+
+def recipe(name, data, **changes):
+    """Return the settings of a recipe that reads a folder."""
+    flags = ["--config", str(ROOT / f"recipes/{name}.yaml"), "--data", str(data)]
+    return replace(train.settings_of(flags), **changes)
+
+
+def test_bags_of_training_are_filled_with_white_tiles(tmp_path):
+    """Up to the 256 tiles that are drawn; larger bags, and those of validation and test, stay as they are."""
+    sizes = {"train": (3, 300), "val": (4,), "test": (5,)}
+    lines = ["bag,label,split"]
+    for split, size in ((split, size) for split, each in sizes.items() for size in each):
+        np.save(tmp_path / f"{size}.npy", np.full((size, 2, 2, 3), 100, np.uint8))
+        lines.append(f"{size}.npy,ISUP {size % 2},{split}")
+    (tmp_path / "bags.csv").write_text("\n".join(lines))
+    settings = recipe("big-layers-panda-cosine-as-coded", tmp_path, bags="folder")
+    data = bags.load(settings)
+    small, large = data.train.bags
+    np.testing.assert_array_equal(small.read(0, 3), np.full((3, 2, 2, 3), 100))
+    np.testing.assert_array_equal(small.read(3, 256), np.full((253, 2, 2, 3), 255))
+    assert [bag.shape[0] for bag in (small, large, *data.val.bags, *data.test.bags)] == [
+        *(256, 300, 4, 5)
+    ]
+
+
+def test_bags_of_qmnist(tmp_path):
+    """Of the recipe: 500 digits, 5 % of them nines in a positive bag; a third of the test digits validates."""
+    files = {"train": "qmnist-train", "test": "qmnist-test"}
+    dataset_folders.digits(tmp_path, tuple(files.values()), count=2400)
+    data = bags.load(recipe("abmil-acc-qmnist-as-published", tmp_path))
+    assert [len(getattr(data, split).bags) for split in SPLITS] == [100, 30, 60]
+    numbers = {  # of each digit, resized, in its file
+        part: {large_digit(tile): n for n, tile in enumerate(pool_of(tmp_path, part))}
+        for part in files
+    }
+    found = {}
+    for split, count in zip(SPLITS, (2, 8, 8), strict=True):
+        part, known = getattr(data, split), numbers["train" if split == "train" else "test"]
+        bags_of_split = []
+        for bag, label in list(zip(part.bags, part.labels, strict=True))[:count]:
+            assert bag.shape == (500, 84, 84, 1)
+            places = [known[tile.tobytes()] for tile in bag.read(0, 500)]
+            assert len(set(places)) == 500
+            np.testing.assert_array_equal(bag.labels, np.array(places) % 10 == 9)
+            assert bag.labels.sum() == (25 if label else 0)
+            bags_of_split.append(set(places))
+        found[split] = set.union(*bags_of_split)
+    assert not found["val"] & found["test"]
+    assert 750 < len(found["val"]) <= 800
+    assert 1450 < len(found["test"]) <= 1600
+
+
+def pool_of(folder, part):
+    """Return the digits of an IDX file."""
+    pool, _ = read_digits(folder, part)
+    return pool.read(0, pool.shape[0])
+
+
+def large_digit(tile):
+    """Return the bytes of a digit in 84 x 84 pixels."""
+    return Image.fromarray(tile[..., 0]).resize((84, 84), Image.Resampling.BILINEAR).tobytes()
+
+
+def test_bags_of_imagenette(tmp_path):
+    """A fifth of the training pictures validates; pictures are known by their grey value."""
+    for part, first, count in (("train", 0, 25), ("val", 100, 10)):
+        for label in range(2):
+            folder = tmp_path / part / f"class{label}"
+            folder.mkdir(parents=True)
+            for i in range(count):
+                grey = (first + 50 * label + i,) * 3
+                Image.new("RGB", (130, 120), grey).save(folder / f"{i}.png")
+    settings = recipe("abmil-acc-imagenette-as-published", tmp_path, key=1, instances=4)
+    data = bags.load(replace(settings, num_bags=(60, 60, 60), share=0.75))
+    greys = {}
+    for split in SPLITS:
+        tiles = [bag.read(0, 4) for bag in getattr(data, split).bags]
+        assert {tile.shape for tile in tiles} == {(4, 112, 112, 3)}
+        greys[split] = {int(value) for tile in tiles for value in tile[:, 50, 50, 0]}
+        assert sum(label == 1 for label in getattr(data, split).labels) == 30
+    assert len(greys["train"]) == 40
+    assert len(greys["val"]) == 10
+    assert greys["train"] | greys["val"] == {*range(25), *range(50, 75)}
+    assert greys["test"] == {*range(100, 110), *range(150, 160)}
 
 
 @pytest.mark.slow

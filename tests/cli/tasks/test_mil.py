@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 from cli_runs import SLIDE_BAGS, history, metrics, predictions, run_mil
+from samples import ROOT
 
 import train
 from tfbig import mil as bags
@@ -16,6 +17,7 @@ from tfbig.cli.main import main
 from tfbig.cli.settings.tasks import MILSettings
 from tfbig.cli.tasks import mil
 from tfbig.cli.tasks.class_target import ClassTarget
+from tfbig.data.worker_shards import Shard
 from tfbig.models import encoders
 from tfbig.models.pathology_encoders import PATHOLOGY_ENCODERS
 from tfbig.models.vision_transformer import ViT
@@ -191,6 +193,36 @@ def test_encoder_without_norm():
     assert without.output_shape == plain.output_shape
     assert without.count_params() == plain.count_params() - 4 * 4800
     assert isinstance(without, keras.Model)
+
+
+@pytest.mark.parametrize(
+    ("name", "sample", "sizes"),
+    [
+        ("big-layers-panda-cosine-as-published", 256, (300, 257, 1400, 256)),
+        ("big-layers-camelyon17-as-published", 512, (600, 513, 3000, 512)),
+        ("big-layers-camelyon17-frozen", 1024, (1025, 2000)),
+    ],
+)
+def test_tiles_of_recipes(name, sample, sizes):
+    """As many different tiles of each slide, in both epochs others; all tiles in the test."""
+    settings = train.settings_of(["--config", str(ROOT / "recipes" / f"{name}.yaml")])
+    tiles = tuple(
+        sources.open_bag(np.arange(n, dtype="float32").reshape(n, 1, 1, 1)) for n in sizes
+    )
+    part = bags.BagSet(tiles, np.arange(len(sizes)))
+    epochs = []
+    for epoch in range(2):
+        drawn = {}
+        for handles, labels in mil.dataset(part, settings, settings.sample, shard=Shard(epoch)):
+            for handle, label in zip(handles.numpy(), labels.numpy(), strict=True):
+                bag = sources.resolve(handle.decode())
+                drawn[int(label)] = frozenset(bag.read(0, bag.shape[0]).ravel().tolist())
+        assert [len(drawn[label]) for label in range(len(sizes))] == [sample] * len(sizes)
+        assert all(drawn[label] <= set(range(size)) for label, size in enumerate(sizes))
+        epochs.append(drawn)
+    larger = [label for label, size in enumerate(sizes) if size > sample + 1]
+    assert all(epochs[0][label] != epochs[1][label] for label in larger)
+    assert bags.sample_size(tiles[-1], settings.eval_sample) == sizes[-1]
 
 
 def test_weights_of_bags():
