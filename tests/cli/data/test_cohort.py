@@ -207,5 +207,6 @@ def test_resolution(cohort_data):
     assert cohort.Opener(cohort_settings(cohort_data, mpp=1.0)).image(path).shape == (160, 160, 3)
     sizes = cohort_data.parent / "sizes.csv"
     sizes.write_text("wsi,mpp\ns0.tif,0.25\n")
-    opener = cohort.Opener(cohort_settings(cohort_data, mpp=1.0, mpp_of=str(sizes)))
+    settings = cohort_settings(cohort_data, mpp=1.0, mpp_of=str(sizes))
+    opener = cohort.Opener(settings, cohort.read(settings).rows)
     assert opener.image(path).shape == (80, 80, 3)
