@@ -96,7 +96,7 @@ def test_decimal_commas_in_a_table(tmp_path: Path) -> None:
 
 def test_table(tmp_path: Path) -> None:
     table = tmp_path / "mpp.csv"
-    table.write_text("wsi,mpp\na.tif,0.25\nb.svs, 0.5\n")
+    table.write_text("wsi, mpp\na.tif,0.25\nb.svs, 0.5\n")
     assert read_mpp_table(table) == {"a.tif": 0.25, "b.svs": 0.5}
     for line in ("a.tif,0", "a.tif,no", ",0.3", "a.tif,0.2\na.tif,0.3", "a.tif,nan"):
         table.write_text(f"wsi,mpp\n{line}\n")

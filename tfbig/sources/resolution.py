@@ -105,7 +105,9 @@ def read_mpp_table(path: PathLike) -> dict[str, float]:
         {'a.tif': 0.25, 'b.svs': 0.5}
     """
     try:
-        rows = csv_table.read_rows(path)
+        rows = [
+            {name.strip(): cell for name, cell in row.items()} for row in csv_table.read_rows(path)
+        ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SourceError(
             f"{path}: cannot be read as a CSV file ({reason_of(error)}); expected columns wsi, mpp."
