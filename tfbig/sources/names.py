@@ -32,7 +32,7 @@ SUFFIXES: Final = frozenset(
 """Suffixes of the formats that are read: only these are cut off a name."""
 _BEFORE: Final = ".ome"
 """What a format may have before its suffix, as in `slide.ome.tif`."""
-_SPREADSHEET: Final = re.compile(r"(\d+)\.0+")
+_SPREADSHEET: Final = re.compile(r"(\d+)[.,]0+")
 _MOST_NEAR: Final = 5000
 """Most names that are searched for one that is alike."""
 
@@ -80,6 +80,16 @@ def title_of(path: PathLike) -> str:
     return titles_of(path)[0]
 
 
+def whole_number(text: str) -> str:
+    """Return the digits of a whole number that a spreadsheet wrote as 10005.0 or 10005,0; other texts as they are.
+
+    Args:
+        text: The text, such as a name or a label.
+    """
+    found = _SPREADSHEET.fullmatch(text)
+    return found[1] if found else text
+
+
 def near(name: str, names: Iterable[str]) -> str | None:
     """Return the name that is most like another one, or None: equal but for case, its beginning, or with few changes.
 
@@ -87,10 +97,10 @@ def near(name: str, names: Iterable[str]) -> str | None:
         name: The name that was not found.
         names: The names that there are, of which the first thousands are searched.
     """
-    wanted = title_of(name).casefold()
+    wanted = whole_number(title_of(name)).casefold()
     lower: dict[str, str] = {}
     for each, _ in zip(names, range(_MOST_NEAR), strict=False):
-        lower.setdefault(title_of(each).casefold(), each)
+        lower.setdefault(whole_number(title_of(each)).casefold(), each)
     if wanted in lower:
         return lower[wanted]
     if longer := [each for each in lower if wanted and each.startswith(wanted)]:
@@ -147,8 +157,7 @@ class Names(Generic[T]):
         name = unicodedata.normalize("NFC", name)
         titles = titles_of(name)
         keys = [(EXACT, name), *((ITS_SUFFIX, title) for title in titles)]
-        whole = _SPREADSHEET.fullmatch(titles[0])
-        return [*keys, (NUMBER, whole[1] if whole else titles[0])]
+        return [*keys, (NUMBER, whole_number(titles[0]))]
 
     def match(self, name: str) -> Match[T] | None:
         """Return what a name means, or None.
