@@ -6,13 +6,15 @@ own. `tfbig.models.pretrained.load` reads the downloaded `model.safetensors` or 
 Sources: `trident/patch_encoder_models/load.py` and `model_zoo/conchv1_5` of TRIDENT (github.com/mahmoodlab/TRIDENT) for
 networks, sizes and normalisation; timm 1.0.31 and transformers for what these leave to defaults; `encoders/models` of
 slide2vec (github.com/clemsgrs/slide2vec) for micrometres per pixel; `models` of LazySlide
-(github.com/rendeirolab/LazySlide) for licences, to be checked with the repository.
+(github.com/rendeirolab/LazySlide) for licences, to be checked with the repository. A tile is resized and cut as by
+the class in `trident/patch_encoder_models/load.py` that `Preprocessing.source` names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import keras
 
@@ -50,6 +52,23 @@ OPTIMUS = replace(GIANT, registers=4, prefix_positions=False)
 
 
 @dataclass(frozen=True)
+class Preprocessing:
+    """How a tile becomes the input of an encoder, before its channels are normalised.
+
+    Attributes:
+        interpolation: Filter of Pillow by which a tile of another size is resized.
+        shorter: Length of the shorter side after that, of which the middle is cut out; by default that of the input.
+        stretched: Whether instead both sides are resized to the input, and nothing is cut off.
+        source: Class of TRIDENT that does the same; empty if nothing is published.
+    """
+
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    shorter: int | None = None
+    stretched: bool = False
+    source: str = ""
+
+
+@dataclass(frozen=True)
 class PathologyEncoder:
     """What is published of an encoder.
 
@@ -58,11 +77,12 @@ class PathologyEncoder:
         licence: Licence of the weights, as their model card names it.
         network: Configuration of the vision transformer.
         parameters: Number of parameters of the weights, without tokens that stand for masked patches.
-        size: Rows and columns of a tile in pixels.
+        size: Rows and columns of the input in pixels.
         mpp: Micrometres per pixel of the tiles.
         mean: Mean of the channels divided by 255, which is subtracted.
         std: Standard deviation of the channels divided by 255, by which they are divided.
         attention_pool: Width and heads of an attention pool over all tokens, or None.
+        preprocessing: How a tile becomes `size` rows and columns.
     """
 
     repository: str
@@ -74,6 +94,12 @@ class PathologyEncoder:
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
     attention_pool: tuple[int, int] | None = None
+    preprocessing: Preprocessing = Preprocessing()
+
+    @property
+    def tile(self) -> int:
+        """Rows and columns of the tiles that are resized least: these are cut, or used as they are."""
+        return self.preprocessing.shorter or self.size
 
     @property
     def width(self) -> int:
@@ -82,20 +108,43 @@ class PathologyEncoder:
 
 
 PATHOLOGY_ENCODERS = {
-    "uni": PathologyEncoder("MahmoodLab/UNI", NON_COMMERCIAL, LARGE, 303_350_784),
+    "uni": PathologyEncoder(
+        "MahmoodLab/UNI",
+        NON_COMMERCIAL,
+        LARGE,
+        303_350_784,
+        preprocessing=Preprocessing(source="UNIInferenceEncoder"),
+    ),
     "uni2-h": PathologyEncoder(
         "MahmoodLab/UNI2-h",
         NON_COMMERCIAL,
         replace(GIANT, depth=24, registers=8, prefix_positions=False),
         681_394_176,
+        preprocessing=Preprocessing(source="UNIv2InferenceEncoder"),
     ),
-    "virchow": PathologyEncoder("paige-ai/Virchow", APACHE, HUGE, 631_229_184),
+    "virchow": PathologyEncoder(
+        "paige-ai/Virchow",
+        APACHE,
+        HUGE,
+        631_229_184,
+        preprocessing=Preprocessing("bicubic", source="VirchowInferenceEncoder"),
+    ),
     # Trained at 0.25, 0.5, 1 and 2 micrometres per pixel.
     "virchow2": PathologyEncoder(
-        "paige-ai/Virchow2", NON_COMMERCIAL, replace(HUGE, registers=4), 631_239_424
+        "paige-ai/Virchow2",
+        NON_COMMERCIAL,
+        replace(HUGE, registers=4),
+        631_239_424,
+        preprocessing=Preprocessing("bicubic", source="Virchow2InferenceEncoder"),
     ),
     "h-optimus-0": PathologyEncoder(
-        "bioptimus/H-optimus-0", APACHE, OPTIMUS, 1_134_774_272, mean=OPTIMUS_MEAN, std=OPTIMUS_STD
+        "bioptimus/H-optimus-0",
+        APACHE,
+        OPTIMUS,
+        1_134_774_272,
+        mean=OPTIMUS_MEAN,
+        std=OPTIMUS_STD,
+        preprocessing=Preprocessing(source="HOptimus0InferenceEncoder"),
     ),
     "h-optimus-1": PathologyEncoder(
         "bioptimus/H-optimus-1",
@@ -104,6 +153,7 @@ PATHOLOGY_ENCODERS = {
         1_134_774_272,
         mean=OPTIMUS_MEAN,
         std=OPTIMUS_STD,
+        preprocessing=Preprocessing(source="HOptimus1InferenceEncoder"),
     ),
     # Its authors cut tiles of 256 pixels and encode the central 224 of each.
     "prov-gigapath": PathologyEncoder(
@@ -111,15 +161,21 @@ PATHOLOGY_ENCODERS = {
         f"{APACHE} with conditions",
         replace(GIANT, patch=16),
         1_134_953_984,
+        preprocessing=Preprocessing("bicubic", shorter=256, source="GigaPathInferenceEncoder"),
     ),
     "phikon": PathologyEncoder(
         "owkin/phikon",
         OWKIN,
         ViT(patch=16, width=768, depth=12, heads=12, epsilon=1e-12, resampling=None),
         85_798_656,
+        preprocessing=Preprocessing(stretched=True, source="PhikonInferenceEncoder"),
     ),
     "phikon-v2": PathologyEncoder(
-        "owkin/phikon-v2", OWKIN, replace(LARGE, layer_scale=1.0, resampling=None), 303_350_784
+        "owkin/phikon-v2",
+        OWKIN,
+        replace(LARGE, layer_scale=1.0, resampling=None),
+        303_350_784,
+        preprocessing=Preprocessing(source="Phikonv2InferenceEncoder"),
     ),
     # The vision tower of TITAN, before the projection that it shares with text.
     "conch-1.5": PathologyEncoder(
@@ -129,6 +185,7 @@ PATHOLOGY_ENCODERS = {
         306_109_184,
         size=448,
         attention_pool=(768, 8),
+        preprocessing=Preprocessing(source="Conchv15InferenceEncoder"),
     ),
 }
 """Encoders by name."""

@@ -28,11 +28,35 @@ def test_one_column(tmp_path):
 
 
 def test_rows_of_other_lengths(tmp_path):
-    (tmp_path / "a.csv").write_text("a;b\n1\n1;2;3\n")
-    assert csv_table.read_rows(tmp_path / "a.csv") == [
-        {"a": "1", "b": None},
-        {"a": "1", "b": "2", None: ["3"]},
-    ]
+    (tmp_path / "a.csv").write_text("a;b\n1\n1;2;; \n")
+    assert csv_table.read_rows(tmp_path / "a.csv") == [{"a": "1", "b": None}, {"a": "1", "b": "2"}]
+
+
+def test_more_cells_than_columns(tmp_path):
+    """A decimal comma moves what is after it into the next column."""
+    path = tmp_path / "a.csv"
+    path.write_text('a,b\n"x\ny",1\nz,1,5000\n')
+    with pytest.raises(csv.Error, match="line 4 has 3 cells for 2 columns: put a cell with a com"):
+        csv_table.read_rows(path)
+    path.write_text('a,b\nz,"1,5000"\n')
+    assert csv_table.read_rows(path) == [{"a": "z", "b": "1,5000"}]
+    path.write_text("a;b\nz;1,5;2\n")
+    with pytest.raises(csv.Error, match=r"line 2 has 3 cells for 2 columns$"):
+        csv_table.read_rows(path)
+
+
+@pytest.mark.parametrize(
+    "first", ["slide;time, in months;event", '"a;b",c', "a\tb, c; d\te", "a,b;c"]
+)
+def test_the_separator_makes_most_columns(first, tmp_path):
+    expected = {
+        "slide;time, in months;event": ["slide", "time, in months", "event"],
+        '"a;b",c': ["a;b", "c"],
+        "a\tb, c; d\te": ["a", "b, c; d", "e"],
+        "a,b;c": ["a", "b;c"],
+    }[first]
+    (tmp_path / "a.csv").write_text(f"{first}\nx\n")
+    assert list(csv_table.read_rows(tmp_path / "a.csv")[0]) == expected
 
 
 def test_no_rows(tmp_path):

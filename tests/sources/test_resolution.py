@@ -11,7 +11,7 @@ from slide_files import noise, write_pyramid
 
 from tfbig import SourceError
 from tfbig.sources import Resolution, open_slide, read_mpp_table
-from tfbig.sources.resolution import resolution_from_openslide
+from tfbig.sources.resolution import _mpp_from_ome, resolution_from_openslide
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,11 @@ from tfbig.sources.resolution import resolution_from_openslide
             (0.25, 0.25),
         ),
         ({"description": "Aperio |MPP = 0|Left = 2"}, None),
+        ({"description": "Aperio |MPP = 0,5000|AppMag = 20,0"}, (0.5, 0.5)),
+        ({"description": "Aperio |AppMag = 20|MPP = 1,5000"}, (1.5, 1.5)),
+        ({"description": "Aperio |MPP = 1,500\r\nLeft = 2"}, (1.5, 1.5)),
+        ({"description": "Aperio |MPP = 1.2.3|Left = 2"}, None),
+        ({"description": "Aperio |MPP = 1,2,3|Left = 2"}, None),
         ({}, None),
     ],
 )
@@ -61,13 +66,37 @@ def test_pixel_size_of_openslide(vendor: str, mpp: str, expected: Any) -> None:
     """Coarse pixels in a generic TIFF are a default of the program that wrote it."""
     properties = {"openslide.vendor": vendor, "openslide.mpp-x": mpp, "openslide.mpp-y": mpp}
     assert resolution_from_openslide(properties) == Resolution(expected)
-    properties["openslide.objective-power"] = "40"
-    assert resolution_from_openslide(properties).magnification == 40
+    for power in ("40", "40,0"):
+        properties["openslide.objective-power"] = power
+        assert resolution_from_openslide(properties).magnification == 40
+    properties |= {"openslide.mpp-x": f"{mpp},0", "openslide.mpp-y": f"{mpp},000"}
+    assert resolution_from_openslide(properties).mpp == expected
+
+
+def test_decimal_comma_of_ome_xml() -> None:
+    text = '<OME><Image><Pixels PhysicalSizeX="0,25" PhysicalSizeY="0,5000"/></Image></OME>'
+    assert _mpp_from_ome(text) == (0.5, 0.25)
+
+
+def test_decimal_commas_in_a_table(tmp_path: Path) -> None:
+    table = tmp_path / "mpp.csv"
+    table.write_text('wsi;mpp\na.tif;0,25\nb.svs;1,5000\n"c;d";2\n')
+    assert read_mpp_table(table) == {"a.tif": 0.25, "b.svs": 1.5, "c;d": 2}
+    table.write_text('wsi,mpp\na.tif,"0,5"\n')
+    assert read_mpp_table(table) == {"a.tif": 0.5}
+    for text, message in (
+        ("wsi;mpp\na.tif;1,500", r"line 2: has wsi 'a\.tif' and mpp '1,500' \(.*decimal comma or"),
+        ("wsi,mpp\na.tif,1,5000", "line 2 has 3 cells for 2 columns: put a cell with a comma"),
+        ("wsi;mpp\na;0,5\nb;0.25", "line 3: .*the column has '0,5' with a decimal comma and"),
+    ):
+        table.write_text(text)
+        with pytest.raises(SourceError, match=message):
+            read_mpp_table(table)
 
 
 def test_table(tmp_path: Path) -> None:
     table = tmp_path / "mpp.csv"
-    table.write_text("wsi,mpp\na.tif,0.25\nb.svs, 0.5\n")
+    table.write_text("wsi, mpp\na.tif,0.25\nb.svs, 0.5\n")
     assert read_mpp_table(table) == {"a.tif": 0.25, "b.svs": 0.5}
     for line in ("a.tif,0", "a.tif,no", ",0.3", "a.tif,0.2\na.tif,0.3", "a.tif,nan"):
         table.write_text(f"wsi,mpp\n{line}\n")

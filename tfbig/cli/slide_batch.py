@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -15,14 +16,15 @@ from tqdm import tqdm
 
 from tfbig import SourceError, Stopped, TfbigError, sources
 from tfbig.cli import dask, messages
-from tfbig.cli.data import cohort, slide_folders, volume_folders
+from tfbig.cli.data import cohort, side_tables, slide_folders, volume_folders
 from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.settings.flag import deciding
 from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings
 from tfbig.cli.settings.yaml_flags import read_yaml
 from tfbig.errors import one_line
 from tfbig.results import report, run_folder, slide_viewer
-from tfbig.sources.slides.slide import Slide, title_of
+from tfbig.sources.names import Names, title_of
+from tfbig.sources.slides.slide import Slide
 from tfbig.system import output_folder, progress, signals
 
 S = TypeVar("S", TileSettings, PredictSettings, FeaturesSettings)
@@ -118,7 +120,7 @@ def run(settings: S, make_work: Callable[[S], Work[S]]) -> int:
     settings, folder = work.settings, Path(settings.out)
     all_paths = list_slides(settings.slides, work.reads)
     paths = select_shard(all_paths, settings.shard)
-    sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
+    sizes = _sizes(settings.mpp_of, all_paths) if settings.mpp_of else {}
     if not settings.dry_run:
         _claim_folder(folder, work.name, settings, all_paths)
         _drop_old_failures(folder, work, all_paths)
@@ -128,7 +130,7 @@ def run(settings: S, make_work: Callable[[S], Work[S]]) -> int:
     progress.show(False if settings.quiet else None)
     if waiting and not (settings.dry_run or settings.dask):
         work.prepare()
-    tasks = [(path, _mpp(path, sizes)) for path in waiting]
+    tasks = [(path, sizes.get(path)) for path in waiting]
     outcomes = (
         dask.process_slides(settings, make_work, process_slide, tasks, _failure)
         if settings.dask
@@ -306,8 +308,10 @@ def write_view(
     slide_viewer.write_slide_view(settings.out, title_of(path), slide, overlays, title=title)
 
 
-def _mpp(path: Path, sizes: Mapping[str, float]) -> float | None:
-    return sizes.get(path.name, sizes.get(title_of(path)))
+def _sizes(table: str, paths: Sequence[Path]) -> dict[Path, float]:
+    """Return the size of pixels by path, and say which rows of `--mpp-of` match no slide."""
+    slides = Names((os.path.abspath(path), path) for path in paths)
+    return side_tables.assigned(table, sources.read_mpp_table(table), slides)
 
 
 def _claim_folder(folder: Path, name: str, settings: BatchSettings, paths: Sequence[Path]) -> None:

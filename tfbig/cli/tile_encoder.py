@@ -45,7 +45,7 @@ class TileEncoder:
     def __init__(self, settings: FeaturesSettings) -> None:
         keras.config.set_dtype_policy(settings.precision)
         keras.utils.set_random_seed(SEED)
-        self.size = size_of(settings.encoder)
+        self._name, self.size = settings.encoder, size_of(settings.encoder)
         self.model = encoders.make(
             settings.encoder, (self.size, self.size, 3), mean=settings.mean, std=settings.std
         )
@@ -65,15 +65,29 @@ class TileEncoder:
         """Yield the features of a bag, some tiles at a time, as `(number of the first tile, features [k, width])`.
 
         Args:
-            tiles: Tiles `[n, H, W, 3]` of uint8, resized to the size of the network if it has one.
+            tiles: Tiles `[n, H, W, 3]` of uint8, resized and cut as `prepared`.
 
         Raises:
             SourceError: A tile cannot be read.
         """
-        if self.size is not None:
-            tiles = Resized(tiles, (self.size, self.size))
+        tiles = prepared(tiles, self._name)
         for start, batch in _read_ahead(tiles, self._at_once):
             yield start, self._encode(tf.constant(batch)).numpy()
+
+
+def prepared(tiles: Bag, encoder: str) -> Bag:
+    """Return tiles as an encoder of pathology expects them, but for their scale; others are returned as they are.
+
+    Args:
+        tiles: Tiles `[n, H, W, 3]` of uint8.
+        encoder: Name of the encoder.
+    """
+    entry = PATHOLOGY_ENCODERS.get(encoder)
+    if entry is None:
+        return tiles
+    how = entry.preprocessing
+    shorter = None if how.stretched else entry.tile
+    return Resized(tiles, (entry.size, entry.size), how.interpolation, shorter)
 
 
 def size_of(encoder: str) -> int | None:

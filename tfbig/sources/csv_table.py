@@ -24,8 +24,9 @@ _SMALLER = "Write a table of fewer rows, and of the columns that are needed"
 def read_rows(path: PathLike) -> list[dict[str, str]]:
     """Return the rows of a CSV file in UTF-8, with the columns of its first line; it may begin with a byte order mark.
 
-    Columns are separated by what the first line has: commas, else semicolons, else tabs. As in `csv.DictReader`, a row
-    that is too short has None in its last columns, and one that is too long has a list of the others under None.
+    Columns are separated by commas, semicolons or tabs, whichever divide the first line into most columns. As in
+    `csv.DictReader`, a row that is too short has None in its last columns. Empty cells after the last column do not
+    count.
 
     Args:
         path: Path of the file.
@@ -36,7 +37,8 @@ def read_rows(path: PathLike) -> list[dict[str, str]]:
     Raises:
         OSError: The file cannot be read.
         UnicodeDecodeError: It is not text in UTF-8.
-        csv.Error: It is not a CSV file, or a larger one than `MOST_ROWS`, `MOST_CELLS` or `MOST_BYTES`.
+        csv.Error: It is not a CSV file, or a larger one than `MOST_ROWS`, `MOST_CELLS` or `MOST_BYTES`, or a row has
+            more cells than there are columns, as where a decimal comma is not in quotes.
         SourceError: It is a pipe or a device.
     """
     if Path(path).exists() and (size := regular_file(path).st_size) > MOST_BYTES:
@@ -46,8 +48,28 @@ def read_rows(path: PathLike) -> list[dict[str, str]]:
     with Path(path).open(newline="", encoding="utf-8-sig") as file:
         first = file.readline()
         file.seek(0)
-        separator = next((mark for mark in SEPARATORS if mark in first), ",")
-        return list(limited(csv.DictReader(_lines(file), delimiter=separator)))
+        counts = {mark: len(next(csv.reader([first], delimiter=mark), ())) for mark in SEPARATORS}
+        separator = max(SEPARATORS, key=counts.__getitem__)  # of equal ones the first
+        table = csv.DictReader(_lines(file), delimiter=separator)
+        return [_whole(row, table) for row in limited(table)]
+
+
+def _whole(row: dict[Any, Any], table: csv.DictReader[str]) -> dict[str, str]:
+    """Return a row without empty cells after its last column.
+
+    Raises:
+        csv.Error: Some of these are not empty: cells may be in wrong columns.
+    """
+    others = row.pop(None, None) or ()
+    if any(cell.strip() for cell in others):
+        columns = len(table.fieldnames or ())
+        raise csv.Error(
+            f"line {table.line_num} has {columns + len(others)} cells for {columns} columns: put a cell with a comma, "
+            'such as "12,5", in quotes, or write decimal points'
+            if table.reader.dialect.delimiter == ","
+            else f"line {table.line_num} has {columns + len(others)} cells for {columns} columns"
+        )
+    return row
 
 
 def _lines(file: Iterable[str]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import tifffile
 
 from tfbig.errors import SourceError, reason_of
-from tfbig.sources import csv_table
+from tfbig.sources import csv_table, number_text
 from tfbig.sources.files import PathLike
 
 Mpp = tuple[float, float]
@@ -78,7 +78,7 @@ def resolution_from_tiff(tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> Re
         return Resolution(mpp or _mpp_from_tags(page))
     if tiff.is_imagej:
         return Resolution(_mpp_from_imagej(tiff.imagej_metadata or {}, page))
-    facts = dict(re.findall(r"\|\s*(MPP|AppMag)\s*=\s*([\d.]+)", page.description or ""))
+    facts = dict(re.findall(r"\|\s*(MPP|AppMag)\s*=([^|\r\n]*)", page.description or ""))
     aperio = _positive(facts.get("MPP"))
     mpp = (aperio, aperio) if aperio else _mpp_from_tags(page)
     return Resolution(mpp, _positive(facts.get("AppMag")))
@@ -89,7 +89,7 @@ def read_mpp_table(path: PathLike) -> dict[str, float]:
 
     Args:
         path: CSV file with the columns `wsi`, file name of a slide with or without its suffix, and
-            `mpp`, micrometres per pixel at level 0.
+            `mpp`, micrometres per pixel at level 0. A decimal comma is understood where it can only be one.
 
     Returns:
         Dictionary `{wsi: mpp}`.
@@ -105,7 +105,9 @@ def read_mpp_table(path: PathLike) -> dict[str, float]:
         {'a.tif': 0.25, 'b.svs': 0.5}
     """
     try:
-        rows = csv_table.read_rows(path)
+        rows = [
+            {name.strip(): cell for name, cell in row.items()} for row in csv_table.read_rows(path)
+        ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SourceError(
             f"{path}: cannot be read as a CSV file ({reason_of(error)}); expected columns wsi, mpp."
@@ -115,12 +117,17 @@ def read_mpp_table(path: PathLike) -> dict[str, float]:
             f"{path}: lists no slides; expected a header line wsi,mpp and one line per slide."
         )
     table: dict[str, float] = {}
+    column = number_text.Column()
     for line, row in enumerate(rows, start=2):
-        name, mpp = (row.get("wsi") or "").strip(), _positive(row.get("mpp"))
-        if not name or mpp is None or name in table:
+        name, text = (row.get("wsi") or "").strip(), (row.get("mpp") or "").strip()
+        try:
+            mpp, reason = column.number(text), ""
+        except ValueError as error:
+            mpp, reason = math.nan, f" ({error})" if "comma" in str(error) else ""
+        if not name or not 0 < mpp < math.inf or name in table:
             raise SourceError(
-                f"{path}: line {line}: has wsi '{name}' and mpp '{row.get('mpp')}'; expected the file name of a slide, "
-                "listed once, and its micrometres per pixel, a positive number, in columns wsi and mpp."
+                f"{path}: line {line}: has wsi '{name}' and mpp '{row.get('mpp')}'{reason}; expected the file name of "
+                "a slide, listed once, and its micrometres per pixel, a positive number, in columns wsi and mpp."
             )
         table[name] = mpp
     return table
@@ -191,9 +198,9 @@ def _ratio(value: Any) -> float | None:
 
 
 def _positive(value: Any) -> float | None:
-    """Return `value` as a finite number above 0, or None."""
+    """Return `value` as a finite number above 0, or None; a comma is a decimal comma, as OpenSlide has it."""
     try:
-        number = float(value)
+        number = number_text.number(value, False) if isinstance(value, str) else float(value)
     except (TypeError, ValueError):
         return None
     return number if math.isfinite(number) and number > 0 else None

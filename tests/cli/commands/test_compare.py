@@ -46,10 +46,22 @@ def test_runs_and_a_series(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert float(second["difference"]) == pytest.approx(0.05)
     assert float(second["difference from"]) < 0.05 < float(second["difference to"])
     assert first["difference"] == ""
-    assert "series: 0.9500 (" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "series: 0.9500 (" in shown.out
+    assert not shown.err
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "Comparison of runs" in page
     assert (out / "comparison.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_cases_that_only_one_run_tested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are not compared in pairs, as where a spreadsheet wrote the cases of one run as floats."""
+    first, second = write_run(tmp_path / "one", 4), write_run(tmp_path / "two", 3)
+    table = second / run_folder.PREDICTIONS
+    table.write_text(table.read_text().replace("s39,", "S-39,"))
+    assert main(["compare", str(first), str(second), "--out", str(tmp_path / "out")]) == 0
+    line = "two: 1 of 40 names matches no case that one tested, such as S-39 (is it s39?)\n"
+    assert capsys.readouterr().err == line
 
 
 @pytest.mark.parametrize(

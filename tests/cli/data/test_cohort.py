@@ -173,6 +173,18 @@ def test_all_slides_of_another_table_are_evaluated(cohort_data, tmp_path):
         assert len(tested) == count and "s0" not in tested
 
 
+def test_training_slides_that_were_moved_are_named(cohort_data, tmp_path, capsys):
+    """They would be tested on as if they were new."""
+    rows = [("s0", "train", "old/s0.tif"), ("s3.tif", "val", ""), ("s5", "test", "old/s5.tif")]
+    rows = [{"slide_id": i, "label": "red", "split": s, "path": p} for i, s, p in rows]
+    write_table(tmp_path / "slides.csv", rows)
+    cohort.read(cohort_settings(cohort_data, test_only=str(tmp_path), eval_split="all"))
+    assert capsys.readouterr().err == (
+        f"warning: 2 of 10 slides to test on, such as s0, have the name of a slide that {tmp_path} learned from, at "
+        "another path\n"
+    )
+
+
 def test_too_few_slides(cohort_data):
     rows = [{"slide_id": f"s{n}", "label": n % 2} for n in range(2)]
     slides = cohort.read(cohort_settings(write_table(cohort_data.parent / "few.csv", rows)))
@@ -207,5 +219,6 @@ def test_resolution(cohort_data):
     assert cohort.Opener(cohort_settings(cohort_data, mpp=1.0)).image(path).shape == (160, 160, 3)
     sizes = cohort_data.parent / "sizes.csv"
     sizes.write_text("wsi,mpp\ns0.tif,0.25\n")
-    opener = cohort.Opener(cohort_settings(cohort_data, mpp=1.0, mpp_of=str(sizes)))
+    settings = cohort_settings(cohort_data, mpp=1.0, mpp_of=str(sizes))
+    opener = cohort.Opener(settings, cohort.read(settings).rows)
     assert opener.image(path).shape == (80, 80, 3)

@@ -60,3 +60,15 @@ def test_features_of_slides(tmp_path: Path) -> None:
     (row,) = bags.rows
     assert (bags.name, row["label"], row["split"]) == ("bags", "b", "train")
     assert row["path"] == str(tmp_path / "features" / "s1.h5")
+
+
+def test_coordinates_are_no_features(tmp_path: Path) -> None:
+    """CLAM has both under the name of the slide; a name with a point has no features of another slide."""
+    for name in ("h5_files/s0.h5", "pt_files/s0.pt", "patches/s0.h5", "h5_files/s1.h5"):
+        write_lines(tmp_path / name)
+    table = collection_tables.Table(("a", "b"))
+    for name in ("s0", "s1.2"):
+        table.add(name, name, 0, tmp_path / f"{name}.tif")
+    bags, without = collection_tables.with_features(table, tmp_path)
+    assert [row["path"] for row in bags.rows] == [str(tmp_path / "h5_files/s0.h5")]
+    assert without == ["s1.2.h5"]

@@ -16,7 +16,7 @@ from cli_runs import metrics, predictions, write_table
 
 import train
 from tfbig import SourceError
-from tfbig.cli.data import bags
+from tfbig.cli.data import bags, cohort
 from tfbig.cli.data.feature_folders import FeatureFiles
 from tfbig.cli.data.splits import SPLITS
 from tfbig.cli.main import main
@@ -181,15 +181,15 @@ def test_features_of_two_encoders(tmp_path: Path) -> None:
     write_h5(other / f"{SLIDES[0]}.h5", features=array(0))
     files = FeatureFiles(tmp_path / "processed")
     with pytest.raises(SourceError, match=rf"both features of '{SLIDES[0]}'.*--features"):
-        files.of(SLIDES[0])
-    assert files.of(SLIDES[1]) == files.of(f"{SLIDES[1]}.svs")
-    assert files.of("another") is None
+        files.match(SLIDES[0])
+    assert files.match(SLIDES[1]).things == files.match(f"{SLIDES[1]}.svs").things
+    assert files.match("another") is None
 
 
 def test_files_that_are_being_written_are_left_out(tmp_path: Path) -> None:
     write_h5(tmp_path / ".part-a.h5", features=array(0))
     write_h5(tmp_path / ".hidden" / "a.h5", features=array(0))
-    assert FeatureFiles(tmp_path).of("a") is None
+    assert FeatureFiles(tmp_path).match("a") is None
 
 
 def test_folder_without_features(tmp_path: Path, capsys) -> None:
@@ -214,3 +214,22 @@ def test_tiles_are_no_features(tmp_path: Path, capsys) -> None:
         np.save(tmp_path / f"{name}.npy", np.zeros((2, 8, 8, 3), "uint8"))
     assert train.main([*flags(labels, None), "--dry-run"]) == 1
     assert "has shape (2, 8, 8, 3); expected features [n, d]" in capsys.readouterr().err
+
+
+def test_features_of_another_slide(tmp_path: Path, capsys: Any) -> None:
+    """case1.2 does not get the features of case1; suffixes of slides and capitals do not count."""
+    for name in ("case1.h5", "case2.svs.h5", "case3.H5", "10005.pt", "unused.h5"):
+        write_h5(tmp_path / "features" / name, features=array(0))
+    ids = ["case1.2", "case1.svs", "case2.svs", "case3.ome.tif", "10005.0", "case4"]
+    labels = write_table(
+        tmp_path / "labels.csv", [{"slide_id": i, "label": n % 2} for n, i in enumerate(ids)]
+    )
+    settings = train.settings_of(flags(labels, tmp_path / "features"))
+    rows = cohort.read(settings).rows
+    found = [row["path"] and row["path"].name for row in rows]
+    assert found == [None, "case1.h5", "case2.svs.h5", "case3.H5", "10005.pt", None]
+    shown = capsys.readouterr()
+    assert (
+        f"{tmp_path / 'features'}: 1 slide has no row in {labels}, such as unused.h5" in shown.out
+    )
+    assert f"{labels}: 10005.0: matched as whole numbers" in shown.err

@@ -163,6 +163,29 @@ def test_spaces_around_cells_do_not_count(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_class_numbers_of_spreadsheets(tmp_path):
+    """2.0 is 2, and comes before 10.0; names of classes stay as they are."""
+    numbers = [f"{n}.0" for n in range(11)]
+    found, names = splits.with_classes([{"label": n} for n in [*numbers, "3", "4,0"]], tmp_path)
+    assert names == tuple(map(str, range(11)))
+    assert [row["label"] for row in found] == [*range(11), 3, 4]
+    found, _ = splits.with_classes([{"label": "1.0"}], tmp_path, ("0", "1"))
+    assert found[0]["label"] == 1
+    for names in (None, ("1.0", "1.5")):
+        found, classes = splits.with_classes([{"label": "1.0"}, {"label": "1.5"}], tmp_path, names)
+        assert classes == ("1.0", "1.5")
+
+
+def test_cases_of_spreadsheets():
+    """10005 and 10005.0 are one case, whose slides are in one split."""
+    rows = [{"label": "a", "case_id": f"{n}{end}"} for n in range(30) for end in ("", ".0", ",0")]
+    assert len(set(splits.cases_of(rows))) == 30
+    found = splits.split_rows(rows)
+    for n in range(30):
+        assert len({row["split"] for row in found[3 * n : 3 * n + 3]}) == 1
+    assert splits.case_of({"case_id": "10005.5"}) == "10005.5"
+
+
 def test_labels_that_differ_only_in_case_are_a_warning(tmp_path, capsys):
     rows = [{"label": label} for label in ("Red", "red", "blue")]
     _, classes = splits.with_classes(rows, tmp_path / "a.csv")

@@ -44,6 +44,32 @@ def test_values(tmp_path):
     assert sorted(row["stratum"] for row in found.rows) == [0, 1, 2, 3]
 
 
+def test_decimal_commas(tmp_path):
+    found = read(tmp_path, "survival", "bag;time;event a;12,5;1,0 b;0,500;0 c;1.234,25;1")
+    assert [label[:2] for label in labels(found)] == [(12.5, 1), (0.5, 0), (1234.25, 1)]
+    found = read(tmp_path, "regression", "bag;value a;-1,5 b;1,5000 c;3")
+    assert labels(found) == [(-1.5,), (1.5,), (3.0,)]
+    found = read(tmp_path, "multilabel", "bag;label_x a;1,0 b;0,0 c;")
+    assert labels(found) == [(1,), (0,), (UNKNOWN,)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "bag;value a;1,500 b;2",
+            r"line 2: value '1,500' \('1,500' has a comma, which may be a dec",
+        ),
+        ("bag;value a;1,5 b;2.500", r"line 3: value '2\.500' \(the column has '1,5' with a decima"),
+        ("bag;value a;1 b;2,5,1", r"line 3: value '2,5,1' \('2,5,1' has a comma; write"),
+        ("bag,time,value a,1,2 b,1,2,5", r"bags\.csv: cannot be read .*line 3 has 4 cells for 3"),
+    ],
+)
+def test_unclear_commas(text, message, tmp_path):
+    with pytest.raises(SourceError, match=message):
+        read(tmp_path, "regression", text)
+
+
 def test_labels(tmp_path):
     text = "bag,label_x,label_y,other a,1,0,7 b,0,,7 c,,1,7"
     found = read(tmp_path, "multilabel", text)

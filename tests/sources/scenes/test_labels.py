@@ -115,6 +115,27 @@ def test_outlines_of_values(tmp_path: Path) -> None:
     np.testing.assert_array_equal(values, np.where(known, expected, 0))
 
 
+def test_values_in_text(tmp_path: Path) -> None:
+    """Tables of countries with a decimal comma have values in text; one without a value is no value."""
+    table, image, file = outlines(3), scene(tmp_path), tmp_path / "a.gpkg"
+    table.assign(height=["1,5", "12,25", "7"]).to_file(file)
+    expected = VectorLabels(_with_heights(tmp_path / "b.gpkg", [1.5, 12.25, 7.0]), image, "height")
+    for found, value in zip(
+        VectorLabels(file, image, "height").read(WHOLE), expected.read(WHOLE), strict=True
+    ):
+        np.testing.assert_array_equal(found, value)
+    for texts in (["1,500", "2", "3"], ["1,5", "2.5", "3"], ["1_000", "2", "3"]):
+        table.assign(height=texts).to_file(file)
+        word = "is no number" if "_" in texts[0] else "comma"
+        with pytest.raises(SourceError, match=f"height does not hold numbers .*{word}"):
+            VectorLabels(file, image, "height")
+
+
+def _with_heights(file: Path, heights: list[float]) -> Path:
+    outlines(3).assign(height=heights).to_file(file)
+    return file
+
+
 def test_without_a_column_all_outlines_are_class_1(tmp_path: Path) -> None:
     table = outlines()
     table.to_file(tmp_path / "a.gpkg")

@@ -58,11 +58,6 @@ def test_what_is_no_volume(tmp_path: Path) -> None:
         sources.open_volume(tmp_path / "y.nrrd")
 
 
-def test_titles(tmp_path: Path) -> None:
-    assert opening.title_of("a/b.c.nii.gz") == "b.c"
-    assert opening.title_of(tmp_path / "series.1") == "series.1"
-
-
 def test_pipes_are_never_read(tmp_path: Path) -> None:
     for name in ("x.nii", "x.nii.gz", "x.nrrd", "x.nhdr"):
         os.mkfifo(tmp_path / name)

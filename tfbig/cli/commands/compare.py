@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tfbig.cli.data import side_tables
 from tfbig.cli.settings.commands import CompareSettings
 from tfbig.cli.settings.series import members
 from tfbig.errors import SourceError
@@ -36,6 +37,7 @@ def run(settings: CompareSettings) -> int:
     judged = {Path(run).resolve(): judged_runs(Path(run)) for run in settings.runs}
     if len(judged) < len(settings.runs):
         raise SourceError("a run is named twice. Name each once.")
+    _say_other_cases({path.name: runs for path, runs in judged.items()})
     rows = table({path.name: runs for path, runs in judged.items()})
     folder = run_folder.create(settings.out)
     run_folder.write_yaml(folder / SETTINGS, {"runs": [str(path) for path in judged]})
@@ -72,6 +74,19 @@ def judged_runs(folder: Path) -> list[Judged]:
             f"{folder}: {run_folder.PREDICTIONS} has no predictions beside labels; expected a run that was tested."
         )
     return judged
+
+
+def _say_other_cases(runs: dict[str, list[Judged]]) -> None:
+    """Say which cases of a run or series the first one did not test: these are not compared in pairs."""
+    cases = {
+        name: dict.fromkeys(case for run in each for case in run.cases)
+        for name, each in runs.items()
+    }
+    (first, tested), *others = cases.items()
+    for name, own in others:
+        missing = [case for case in own if case not in tested]
+        free = [case for case in tested if case not in own]
+        side_tables.say_unmatched(name, missing, len(own), free, f"no case that {first} tested")
 
 
 def table(runs: dict[str, list[Judged]]) -> list[dict[str, Any]]:

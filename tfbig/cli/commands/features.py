@@ -136,10 +136,13 @@ class Encoding:
     def _attributes(self, tiles: Bag) -> dict[str, Any]:
         """Return what the file says about its features besides the attributes of TRIDENT."""
         settings, mpp = self.settings, getattr(tiles, "mpp", None)
+        entry = PATHOLOGY_ENCODERS.get(settings.encoder)
         return {
             "version": version("tfbig"),
             "mpp": None if mpp is None else sum(mpp) / 2,
             "encoder_size": self.encoder.size or tiles.shape[1],
+            "interpolation": None if entry is None else entry.preprocessing.interpolation,
+            "resized_to": None if entry is None else entry.tile,
             "mean": settings.mean,
             "std": settings.std,
             "precision": settings.precision,
@@ -175,7 +178,7 @@ def _with_tiles(settings: FeaturesSettings) -> FeaturesSettings:
     if settings.coords is not None:
         return settings
     entry = PATHOLOGY_ENCODERS.get(settings.encoder)
-    size, mpp = (bags.TILE, bags.MPP) if entry is None else (entry.size, entry.mpp)
+    size, mpp = (bags.TILE, bags.MPP) if entry is None else (entry.tile, entry.mpp)
     tile = settings.tile or size
     if settings.overlap >= tile:
         raise SourceError(f"--overlap {settings.overlap}: expected less than --tile {tile}.")

@@ -12,10 +12,12 @@ import numpy.typing as npt
 
 from tfbig import SourceError
 from tfbig.cli import messages, slide_batch
+from tfbig.cli.data import slide_folders
 from tfbig.cli.settings.slide_settings import TileSettings
 from tfbig.results import figures, geojson, heatmap, outlines, slide_viewer
 from tfbig.sources import Coords, write_coords
-from tfbig.sources.slides.slide import Slide, title_of
+from tfbig.sources.names import title_of
+from tfbig.sources.slides.slide import Slide
 from tfbig.system import progress
 from tfbig.system.output_folder import file_in
 from tfbig.tissue import tiling
@@ -92,7 +94,10 @@ def _tissue(path: Path, slide: Slide, settings: TileSettings) -> Tissue | None:
     if settings.tissue in METHODS:
         return find_tissue(slide, settings.tissue, dark=settings.dark)
     file = Path(settings.tissue)
-    return read_tissue(file / f"{title_of(path)}.geojson" if file.is_dir() else file, slide)
+    if file.is_dir():
+        name = title_of(path)
+        file = slide_folders.file_of(file, name, (".geojson",)) or file / f"{name}.geojson"
+    return read_tissue(file, slide)
 
 
 def _write_outlines(path: Path, tissue: Tissue) -> None:

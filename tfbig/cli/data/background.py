@@ -15,11 +15,13 @@ import numpy as np
 import tfbig
 from tfbig import SourceError, sources
 from tfbig.cli import messages, paths
+from tfbig.cli.data import side_tables, slide_folders
 from tfbig.cli.settings.background_settings import BackgroundSettings
 from tfbig.cli.settings.choices import TISSUE_METHODS
 from tfbig.plan.plan import Plan
 from tfbig.results import slide_viewer
 from tfbig.results.geojson import COLOURS
+from tfbig.sources import names
 from tfbig.sources.background import colour_of
 from tfbig.sources.slides.slide import Slide
 from tfbig.tissue.drawn import read_tissue
@@ -164,13 +166,16 @@ class Masking:
         place = Path(self.tissue)
         if place.is_file():
             return place
-        found = [path for suffix in MASKS if (path := place / f"{slide.title}{suffix}").is_file()]
-        if not found:
+        found = slide_folders.file_of(place, slide.title, MASKS)
+        if found is None:
+            alike = names.near(
+                slide.title, (file.name for file in slide_folders.files_in(place, MASKS))
+            )
             raise SourceError(
                 f"{slide.name}: --tissue {place} has no mask of it; expected {slide.title}.geojson, "
-                f"or .png, .tif or .npy. Add it, or use --tissue {TISSUE_METHODS[0]}."
+                f"or .png, .tif or .npy{side_tables.hint(alike)}. Add it, or use --tissue {TISSUE_METHODS[0]}."
             )
-        return found[0]
+        return found
 
 
 def masked_level(path: str | Path, source: sources.Source, masking: Masking) -> sources.Source:

@@ -193,7 +193,7 @@ def _slides(settings: MILSettings) -> Data:
     coords = _read_coords(settings, slides.rows) if settings.coords else {}
     decided = _tiles_of(settings, coords)
     settings = replace(settings, **decided)
-    opener = cohort.Opener(settings)
+    opener = cohort.Opener(settings, slides.rows)
 
     def tiles(path: Path) -> Any:
         if settings.coords is None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+import os
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from tfbig import SourceError, sources
 from tfbig.cli import messages, paths
-from tfbig.cli.data import feature_folders, slide_folders, splits, stain
+from tfbig.cli.data import feature_folders, side_tables, slide_folders, splits, stain
 from tfbig.cli.data.feature_folders import FeatureFiles
 from tfbig.cli.data.folds import fold_rows
 from tfbig.cli.data.splits import Row
@@ -22,7 +23,9 @@ from tfbig.cli.data.target_columns import ClassColumn, TargetColumns
 from tfbig.cli.data.tile_selection import Selection
 from tfbig.cli.settings.tasks import ImageSettings, MILSettings, SegmentationSettings
 from tfbig.errors import TfbigError, one_line
-from tfbig.sources.slides.slide import title_of
+from tfbig.sources import names
+from tfbig.sources.names import Match, Names, title_of
+from tfbig.units import counted
 
 TABLE = "slides.csv"
 SLIDE = "slide_id"
@@ -31,6 +34,8 @@ CohortSettings: TypeAlias = MILSettings | ImageSettings
 """Settings of a run on slides of a table."""
 TableSettings: TypeAlias = CohortSettings | SegmentationSettings
 """Settings of a run whose table of slides may have no labels."""
+_MOST_NEAR = 20
+"""Most missing files of which the one is looked for that is like them."""
 UNREADABLE = (TfbigError, OSError, ValueError, MemoryError)
 
 
@@ -109,9 +114,9 @@ def read(settings: CohortSettings, columns: TargetColumns | None = None) -> Coho
         rows = splits.read_table(table, (SLIDE, *columns.names))
     found = columns.labelled(rows, table, SLIDE)
     rows = with_paths(found.rows, table, settings)
-    is_of_features = isinstance(settings, MILSettings) and settings.bags == "features"
-    if settings.slides and not settings.test_only and not is_of_features:
-        _print_unlisted(Path(settings.slides), table, rows)
+    flag = "features" if _is_of_features(settings) else "slides"
+    if (given := getattr(settings, flag)) and not settings.test_only:
+        _print_unlisted(_files_below(Path(given), flag), Path(given), table, rows)
     rows = with_splits(rows, settings)
     return Cohort(tuple(rows), columns, found.classes, found.cases)
 
@@ -136,22 +141,17 @@ def _rows_of_classes(folder: Path, columns: TargetColumns) -> list[Row]:
     ]
 
 
-def _print_unlisted(folder: Path, table: Path, rows: Sequence[Row]) -> None:
-    """Print how many slides of a folder have no row in the table, and so are not used.
+def _print_unlisted(files: Sequence[Path], folder: Path, table: Path, rows: Sequence[Row]) -> None:
+    """Print how many files of a folder are of slides without a row in the table, and so are not used.
 
-    Files that are named after a slide of the table, such as `SLIDE_mask.png`, do not count.
+    Files that are named as the mask of a slide of the table, such as `SLIDE_mask.png`, do not count.
     """
     used = {title_of(row["path"]) for row in rows if row["path"] is not None}
-    files = slide_folders.slides_below(folder)
-    names = [path.name for path in files if used.isdisjoint(_beginnings(path.name))]
-    if names:
-        verb = "slide has" if len(names) == 1 else "slides have"
-        print(f"{folder}: {len(names)} {verb} no row in {table}, such as {names[0]}")
-
-
-def _beginnings(name: str) -> Iterator[str]:
-    """Yield what precedes each mark in a name that is neither a letter nor a digit."""
-    return (name[: mark.start()] for mark in re.finditer(r"[\W_]", name))
+    used |= {title + ending for title in used for ending in slide_folders.MASK_ENDINGS}
+    left = [path.name for path in files if title_of(path) not in used]
+    if left:
+        verb = "slide has" if len(left) == 1 else "slides have"
+        print(f"{folder}: {len(left)} {verb} no row in {table}, such as {left[0]}")
 
 
 def _table(data: Path, settings: CohortSettings) -> Path:
@@ -159,8 +159,7 @@ def _table(data: Path, settings: CohortSettings) -> Path:
     if not data.is_dir():
         return data
     own = data / feature_folders.TABLE
-    is_of_features = isinstance(settings, MILSettings) and settings.bags == "features"
-    return own if is_of_features and own.exists() else data / TABLE
+    return own if _is_of_features(settings) and own.exists() else data / TABLE
 
 
 def is_table(path: str | Path) -> bool:
@@ -168,7 +167,7 @@ def is_table(path: str | Path) -> bool:
     return Path(path).suffix.lower() == ".csv"
 
 
-def slides_of_table(table: Path) -> list[Row]:
+def slides_of_table(table: Path, says: bool = True) -> list[Row]:
     """Return the rows of a table with a column `slide_id`, with the `path` of each slide.
 
     Slides are found by an optional column `path`, as it is or relative to the table, or by name in the folder of the
@@ -176,6 +175,7 @@ def slides_of_table(table: Path) -> list[Row]:
 
     Args:
         table: Path of the table.
+        says: Whether to say which slides have no file, and which are matched as numbers.
 
     Raises:
         SourceError: The table has no such column, or a slide has two lines or two files.
@@ -183,13 +183,17 @@ def slides_of_table(table: Path) -> list[Row]:
     rows = splits.read_table(table, ("slide_id",))
     _check_unique(rows, table)
     files = _Files(table.parent)
-    return [
-        row | {"path": _path(row, table, files) or table.parent / row["slide_id"]} for row in rows
-    ]
+    placed = _placed(rows, table, files, says=says)
+    missing = [row["slide_id"] for row in placed if row["path"] is None]
+    if says:
+        side_tables.say_unmatched(table, missing, len(rows), _free(files, placed), "no file")
+    return [row | {"path": row["path"] or table.parent / row["slide_id"]} for row in placed]
 
 
 def with_paths(rows: Sequence[Row], table: Path, settings: TableSettings) -> list[Row]:
     """Return the rows of a table with the `path` of each slide, which is None if the file is missing.
+
+    A row without a file has `near`, the file whose name is most like that of its slide, or None.
 
     Args:
         rows: Rows with `slide_id`, and optional `path`.
@@ -197,32 +201,107 @@ def with_paths(rows: Sequence[Row], table: Path, settings: TableSettings) -> lis
         settings: Settings of the run.
 
     Raises:
-        SourceError: A slide has two lines or two files, none has a file, or with `--confine` one is elsewhere.
+        SourceError: A slide has two lines or two files, a file is of two slides, none has a file, or with `--confine`
+            one is elsewhere.
     """
     _check_unique(rows, table)
-    folder, file_of, flag = _files(table, settings)
-    placed = [row | {"path": file_of(row)} for row in rows]
+    files, reads_path = _files(table, settings)
+    placed = _placed(rows, table, files, reads_path)
     if settings.confine:
-        splits.check_inside((row["path"] for row in placed if row["path"]), (folder, table.parent))
-    if all(row["path"] is None for row in placed):
+        splits.check_inside(
+            (row["path"] for row in placed if row["path"]), (files.folder, table.parent)
+        )
+    missing = [row for row in placed if row["path"] is None]
+    free = _free(files, placed)
+    for row in missing[:_MOST_NEAR]:
+        row["near"] = names.near(row["slide_id"], free)
+    if len(missing) == len(placed):
+        first = missing[0]
         raise SourceError(
-            f"{folder}: holds none of the {len(rows)} slides of {table}; the first is {rows[0]['slide_id']}. "
-            f"Check {flag}."
+            f"{files.folder}: holds none of the {len(rows)} slides of {table}; the first is {first['slide_id']}"
+            f"{side_tables.hint(first['near'])}. Check {_flag_of(settings)}."
         )
     return placed
 
 
-def _files(table: Path, settings: TableSettings) -> tuple[Path, Callable[[Row], Path | None], str]:
-    """Return a folder, its flag, and between them a function from a row to the file of its slide or features."""
+def _placed(
+    rows: Sequence[Row],
+    table: Path,
+    files: _Files | FeatureFiles,
+    reads_path: bool = True,
+    says: bool = True,
+) -> list[Row]:
+    """Return the rows with the path of their file or None, and say which are matched as numbers.
+
+    The file is that of the column `path`, as it is or relative to the table, else that of the name of the slide.
+
+    Args:
+        rows: The rows.
+        table: Path of the table.
+        files: The files by name.
+        reads_path: Whether paths of the table are those of the files.
+        says: Whether to say which are matched as numbers.
+
+    Raises:
+        SourceError: A name has two files, or two slides have one file, one of them by its name.
+    """
+    placed, as_numbers = [], []
+    slide_of: dict[Path, tuple[bool, Row]] = {}
+    for row in rows:
+        by_path = bool(reads_path and row.get("path"))
+        match = None if by_path else files.match(row["slide_id"])
+        path = _given(row["path"], table) if by_path else match and match.things[0]
+        placed.append(row | {"path": path})
+        if match and match.how == names.NUMBER:
+            as_numbers.append(row["slide_id"])
+        if path is None:
+            continue
+        other_by_path, other = slide_of.setdefault(path, (by_path, row))
+        if other is not row and not (by_path and other_by_path):
+            raise SourceError(
+                f"{row['place']}: slide {row['slide_id']} has the file {path}, and so has {other['slide_id']} in "
+                f"{other['place'].rpartition(': ')[2]}; expected a file for each. Correct the names, or remove a line."
+            )
+    if says:
+        side_tables.say_numbers(table, as_numbers)
+    return placed
+
+
+def _free(files: _Files | FeatureFiles, rows: Sequence[Row]) -> list[str]:
+    """Return the names of the files that no row has; none are listed if all rows have one."""
+    if all(row["path"] for row in rows):
+        return []
+    used = {str(row["path"]) for row in rows}
+    return [name for name, file in files.names.items if file not in used]
+
+
+def _given(name: str, table: Path) -> Path:
+    """Return a path of a table: as it is, or if there is no such file, relative to the folder of the table."""
+    path = Path(name)
+    return path if path.exists() else table.parent / path
+
+
+def _is_of_features(settings: TableSettings) -> bool:
+    return isinstance(settings, MILSettings) and settings.bags == "features"
+
+
+def _flag_of(settings: TableSettings) -> str:
+    return "--features" if _is_of_features(settings) else "--slides"
+
+
+def _files_below(folder: Path, flag: str) -> list[Path]:
+    """Return the files of features in a folder, or the slides."""
+    if flag == "features":
+        return FeatureFiles(folder).paths
+    return slide_folders.slides_below(folder)
+
+
+def _files(table: Path, settings: TableSettings) -> tuple[_Files | FeatureFiles, bool]:
+    """Return the files of slides or features, and whether paths of the table are theirs."""
     if isinstance(settings, MILSettings) and settings.bags == "features":
-        folder = Path(settings.features or table.parent)
-        features = FeatureFiles(folder)
-        if settings.features:  # paths of the table may be those of the slides
-            return folder, lambda row: features.of(row["slide_id"]), "--features"
-        return folder, lambda row: _path(row, table, features), "--features"
-    folder = Path(settings.slides or table.parent)
-    files = _Files(folder)
-    return folder, lambda row: _path(row, table, files), "--slides"
+        # with --features, paths of the table may be those of the slides
+        return FeatureFiles(Path(settings.features or table.parent)), not settings.features
+    return _Files(Path(settings.slides or table.parent)), True
 
 
 def load(
@@ -246,9 +325,17 @@ def load(
 
 
 class Opener:
-    """Opens slides at the resolution that the flags ask for; a file is open only while it is read."""
+    """Opens slides at the resolution that the flags ask for; a file is open only while it is read.
 
-    def __init__(self, settings: CohortSettings) -> None:
+    Args:
+        settings: Settings of the run.
+        rows: Rows of the slides, of which `--mpp-of` has the sizes of pixels.
+
+    Raises:
+        SourceError: More than one resolution is asked for, or `--mpp-of` is no such table.
+    """
+
+    def __init__(self, settings: CohortSettings, rows: Sequence[Row] = ()) -> None:
         level = getattr(settings, "level", None) or 0
         self.look: dict[str, Any] = {"mpp": settings.mpp, "magnification": settings.magnification}
         values = [value for value in self.look.values() if value is not None]
@@ -259,7 +346,7 @@ class Opener:
         self.look = self.look if values else {"level": level}
         self.reader, self.slide_mpp = settings.reader, settings.slide_mpp
         self.stain = settings.stain
-        self.sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
+        self.sizes = _sizes(settings.mpp_of, rows) if settings.mpp_of else {}
         self._tiled: dict[str, tuple[Path, sources.Coords]] = {}
 
     def image(self, path: Path) -> sources.Source:
@@ -301,12 +388,20 @@ class Opener:
 
     def _pixel(self, path: Path) -> float | None:
         """Return the size of pixels in `--mpp-of`, or that of `--slide-mpp` if the file does not say it, or None."""
-        size = self.sizes.get(path.name, self.sizes.get(title_of(path)))
+        size = self.sizes.get(str(path))
         if size is not None or self.slide_mpp is None:
             return size
         slide = sources.open_slide(path, reader=self.reader)
         slide.close()
         return self.slide_mpp if slide.mpp is None else None
+
+
+def _sizes(table: str, rows: Sequence[Row]) -> dict[str, float]:
+    """Return the size of pixels by the path of a slide; rows of the table are named by the file or by `slide_id`."""
+    places = [(row, str(row["path"] or row["slide_id"])) for row in rows]
+    items = [(os.path.abspath(place), place) for row, place in places if row["path"]]
+    items += [(row["slide_id"], place) for row, place in places]
+    return side_tables.assigned(table, sources.read_mpp_table(table), Names(items))
 
 
 def open_rows(
@@ -326,7 +421,8 @@ def open_rows(
     for row in rows:
         try:
             if row["path"] is None:
-                raise SourceError(f"no file of slide {row['slide_id']}. Check {flag}.")
+                alike = side_tables.hint(row.get("near"))
+                raise SourceError(f"no file of slide {row['slide_id']}{alike}. Check {flag}.")
             items.append(opener(row["path"]))
             labels.append(row["label"])
         except UNREADABLE as error:
@@ -354,38 +450,31 @@ def _check_unique(rows: Sequence[Row], table: Path) -> None:
             )
 
 
-def _path(row: Row, table: Path, files: _Files | FeatureFiles) -> Path | None:
-    """Return the file of a row: its `path`, as it is or relative to the table, else the file of that name or None."""
-    if row.get("path"):
-        path = Path(row["path"])
-        return path if path.exists() else table.parent / path
-    return files.of(row["slide_id"])
-
-
 class _Files:
     """Slides of a folder and its subfolders by name, without results; listed on first use."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._paths: dict[str, list[Path]] | None = None
 
-    def of(self, slide: str) -> Path | None:
-        """Return the file of a slide, or None.
+    @cached_property
+    def names(self) -> Names[str]:
+        """The slides by name."""
+        return names.files(slide_folders.slides_below(self.folder), self.folder)
+
+    def match(self, slide: str) -> Match[Path] | None:
+        """Return the file of a slide and how its name was matched, or None.
 
         Raises:
             SourceError: There are two.
         """
-        if self._paths is None:
-            self._paths = {}
-            for path in slide_folders.slides_below(self.folder):
-                self._paths.setdefault(title_of(path), []).append(path)
-        paths = self._paths.get(title_of(slide)) or self._paths.get(slide) or []
-        if len(paths) > 1:
+        found = self.names.match(slide)
+        if found and len(found.things) > 1:
+            first, second = found.things[:2]
             raise SourceError(
-                f"{paths[0]} and {paths[1]} are both named '{slide}'. Use --slides to name the folder of the slides, "
+                f"{first} and {second} are both named '{slide}'. Use --slides to name the folder of the slides, "
                 "or add a column path to the table."
             )
-        return paths[0] if paths else None
+        return found and Match(found.how, [*map(Path, found.things)])
 
 
 def with_splits(rows: list[Row], settings: TableSettings) -> list[Row]:
@@ -402,14 +491,7 @@ def with_splits(rows: list[Row], settings: TableSettings) -> list[Row]:
         settings: Settings of the run.
     """
     if settings.test_only:
-        split_of_path = _splits_of_run(Path(settings.test_only))
-        return [
-            {"split": "test"}
-            | row
-            | ({"split": "test"} if settings.eval_split == "all" else {})
-            | ({"split": split_of_path[path]} if path in split_of_path else {})
-            for row, path in ((row, row["path"] and row["path"].resolve()) for row in rows)
-        ]
+        return _evaluated(rows, Path(settings.test_only), settings.eval_split)
     if settings.splits:
         rows = _rows_of_splits(rows, Path(settings.splits))
         splits.check_cases(rows)
@@ -426,24 +508,49 @@ def with_splits(rows: list[Row], settings: TableSettings) -> list[Row]:
 
 
 def _rows_of_splits(rows: Sequence[Row], path: Path) -> list[Row]:
-    """Return the rows that a file of splits names, with their split.
+    """Return the rows that a file of splits names, with their split, and say which it does not name.
 
     Raises:
-        SourceError: It names none of them.
+        SourceError: It names none of them, or one in two splits.
     """
-    split_of_slide = splits.read_clam_splits(path)
-    named = [row for row in rows if row["slide_id"] in split_of_slide]
-    if not named:
+    slides = [row["slide_id"] for row in rows]
+    split_of_slide = side_tables.assigned(
+        path, splits.read_clam_splits(path), Names((name, name) for name in slides)
+    )
+    if not split_of_slide:
         raise SourceError(
-            f"{path}: names none of the {len(rows)} slides of the table, such as {rows[0]['slide_id']}. Check --splits."
+            f"{path}: names none of the {len(rows)} slides of the table, such as {slides[0]}. Check --splits."
         )
-    return [row | {"split": split_of_slide[row["slide_id"]]} for row in named]
+    if left := [name for name in slides if name not in split_of_slide]:
+        verb = "has no split and is" if len(left) == 1 else "have no split and are"
+        line = f"{path}: {len(left)} of {counted(len(rows), 'slide')} {verb} left out, such as {left[0]}"
+        print(line, file=sys.stderr)
+    return [
+        row | {"split": split_of_slide[row["slide_id"]]}
+        for row in rows
+        if row["slide_id"] in split_of_slide
+    ]
 
 
-def _splits_of_run(run: Path) -> dict[Path, str]:
-    """Return `{path: split}` of the slides of a run."""
+def _evaluated(rows: Sequence[Row], run: Path, eval_split: str) -> list[Row]:
+    """Return the rows with their split in an evaluation, and say which have the names of slides of training."""
     table = run / TABLE
-    if not table.exists():
-        return {}
-    rows = splits.read_table(table, ("slide_id", "split"))
-    return {Path(row["path"]): row["split"] for row in rows if row["path"]}
+    of_run = splits.read_table(table, ("slide_id", "split")) if table.exists() else []
+    split_of_path = {Path(row["path"]): row["split"] for row in of_run if row["path"]}
+    all_are_tested = {"split": "test"} if eval_split == "all" else {}
+    found = []
+    for row in rows:
+        path = row["path"] and row["path"].resolve()
+        known = {"split": split_of_path[path]} if path in split_of_path else {}
+        found.append({"split": "test"} | row | all_are_tested | known)
+    learned = [row for row in of_run if row["split"] != "test"]
+    names_of_run = Names((row["slide_id"], row) for row in learned)
+    others = [row for row in found if row["split"] == "test" and row["path"]]
+    seen = [row["slide_id"] for row in others if names_of_run.match(row["slide_id"])]
+    if seen:
+        print(
+            f"warning: {len(seen)} of {counted(len(others), 'slide')} to test on, such as {seen[0]}, have the name of "
+            f"a slide that {run} learned from, at another path",
+            file=sys.stderr,
+        )
+    return found

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfbig import SourceError
+from tfbig.cli.data.feature_folders import FeatureFiles
 from tfbig.cli.data.splits import SPLITS
 from tfbig.errors import reason_of
 from tfbig.sources import csv_table
@@ -130,13 +131,13 @@ def with_features(table: Table, folder: Path) -> tuple[Table, list[str]]:
         table: Table of slides.
         folder: Folder with `SLIDE.h5`, searched with subfolders, as CLAM and TRIDENT write them.
     """
-    files = {path.stem: path for path in sorted(folder.rglob("*.h5"))}
+    files = FeatureFiles(folder)
     bags, without = Table(table.classes, "bags"), []
     for row in table.rows:
         name = row["slide_id"]
-        if name in files:
+        if found := files.match(name):
             label = table.classes.index(row["label"])
-            bags.add(row["case_id"], name, label, files[name], row["split"])
+            bags.add(row["case_id"], name, label, found.things[0], row["split"])
         else:
             without.append(f"{name}.h5")
     return bags, without

@@ -69,7 +69,7 @@ def _of_pathology(name: str) -> Row:
     return Row(
         name,
         entry.width,
-        entry.size,
+        entry.tile,
         entry.mpp,
         entry.mean,
         entry.std,

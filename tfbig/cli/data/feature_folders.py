@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from tfbig import SourceError
-from tfbig.sources.slides.slide import title_of
+from tfbig.sources import names
+from tfbig.sources.names import Match, Names
 
 TABLE: Final = "features.csv"
 """Table that `tfbig features` writes."""
@@ -30,10 +32,19 @@ class FeatureFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._paths: dict[str, list[Path]] | None = None
 
-    def of(self, slide: str) -> Path | None:
-        """Return the file of a slide, or None.
+    @cached_property
+    def paths(self) -> list[Path]:
+        """The files."""
+        return [path for path in sorted(self.folder.rglob("*")) if self._has_features(path)]
+
+    @cached_property
+    def names(self) -> Names[str]:
+        """The files by name."""
+        return names.files(self.paths, self.folder, anywhere=True)
+
+    def match(self, slide: str) -> Match[Path] | None:
+        """Return the file of a slide and how its name was matched, or None.
 
         Args:
             slide: Name of the slide, or of its file.
@@ -41,14 +52,8 @@ class FeatureFiles:
         Raises:
             SourceError: There are two.
         """
-        if self._paths is None:
-            self._paths = {}
-            for path in sorted(self.folder.rglob("*")):
-                if self._has_features(path):
-                    self._paths.setdefault(path.stem, []).append(path)
-        named = (self._paths.get(name) for name in (slide, Path(slide).name, title_of(slide)))
-        paths = next(filter(None, named), [])
-        return _only(paths, slide)
+        found = self.names.match(slide)
+        return found and Match(found.how, [_only([*map(Path, found.things)], slide)])
 
     def _has_features(self, path: Path) -> bool:
         """Return whether a file can hold features; results and files that are being written are left out."""
@@ -59,14 +64,12 @@ class FeatureFiles:
         return path.suffix.lower() in SUFFIXES and not left_out and path.is_file()
 
 
-def _only(paths: list[Path], slide: str) -> Path | None:
+def _only(paths: list[Path], slide: str) -> Path:
     """Return the one file among those of a slide: of the same features in two formats, that with coordinates.
 
     Raises:
         SourceError: They are files of several encoders.
     """
-    if not paths:
-        return None
     places = {path.parent.parent if path.parent.name in KINDS else path.parent for path in paths}
     by_kind = sorted(paths, key=lambda path: SUFFIXES.index(path.suffix.lower()))
     best = [path for path in by_kind if path.suffix == by_kind[0].suffix]

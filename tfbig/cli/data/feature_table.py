@@ -10,7 +10,7 @@ from tfbig.cli.data import cohort
 from tfbig.cli.data.feature_folders import TABLE
 from tfbig.results import run_folder
 from tfbig.sources.bags import feature_files
-from tfbig.sources.slides.slide import title_of
+from tfbig.sources.names import title_of
 from tfbig.system.output_folder import file_in
 from tfbig.units import counted
 
@@ -37,7 +37,7 @@ class FeatureTable:
         self.folder = Path(folder)
         self.path = self.folder / TABLE
         tables = [Path(name) for name in slides if cohort.is_table(name)]
-        rows = [row for table in tables for row in cohort.slides_of_table(table)]
+        rows = [row for table in tables for row in cohort.slides_of_table(table, says=False)]
         self._given = {title_of(row["path"]): row for row in rows}
         self._columns = [name for name in GIVEN if name != "split" or _in_all(name, rows)]
         self._saved = {row.get("path") for row in self.rows()}

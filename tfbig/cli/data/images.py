@@ -291,7 +291,7 @@ def _folder(settings: ImageSettings) -> Data:
 def _slides(settings: ImageSettings) -> Data:
     """Open whole slides at one resolution; slides that cannot be read are skipped."""
     slides = cohort.read(settings, target_columns.of(settings))
-    opener, masking = cohort.Opener(settings), Masking.of(settings)
+    opener, masking = cohort.Opener(settings, slides.rows), Masking.of(settings)
 
     def image(path: Path) -> Any:
         whole: sources.Source = opener.image(path)

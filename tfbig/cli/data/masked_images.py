@@ -158,6 +158,7 @@ def _rows(folder: Path) -> list[Row]:
         )
     if without := [file.name for file in files if file not in masks]:
         print(f"{folder}: images without a mask are left out: {len(without)}, such as {without[0]}")
+    slide_folders.say_unused_masks(files, {*masks.values()}, sources.SLIDE_SUFFIXES)
     return [
         {"image": file.name, "mask": str(mask.relative_to(folder))} for file, mask in masks.items()
     ]

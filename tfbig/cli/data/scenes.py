@@ -17,6 +17,7 @@ from tfbig.cli.data import splits
 from tfbig.cli.data.splits import SPLITS, Row
 from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.scene_settings import SceneSettings
+from tfbig.sources.names import title_of
 from tfbig.sources.scenes import vectors
 from tfbig.sources.scenes.labels import (
     VECTORS,
@@ -30,7 +31,6 @@ from tfbig.sources.scenes.labels import (
 )
 from tfbig.sources.scenes.measured import FilledScene, sampled_moments
 from tfbig.sources.scenes.raster import RasterSource
-from tfbig.sources.slides.slide import title_of
 from tfbig.system import callbacks
 from tfbig.units import counted
 

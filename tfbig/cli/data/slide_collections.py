@@ -13,6 +13,7 @@ import numpy as np
 from tfbig import SourceError, sources
 from tfbig.cli.data.collection_tables import Found, Table, first_of, read_rows, shortened
 from tfbig.cli.data.splits import SPLITS, split_rows
+from tfbig.sources.names import title_of
 from tfbig.units import counted
 
 ISUP_CLASSES = tuple(f"ISUP {grade}" for grade in range(6))
@@ -118,7 +119,7 @@ def _challenge_labels(folder: Path, slides: Mapping[str, Path], found: Found) ->
         return labels
     lines = reference.read_text(encoding="utf-8-sig").splitlines()
     rows = [[cell.strip() for cell in line.split(",")] for line in lines]
-    tested = {Path(row[0]).stem: int(row[1].lower() == "tumor") for row in rows if len(row) > 1}
+    tested = {title_of(row[0]): int(row[1].lower() == "tumor") for row in rows if len(row) > 1}
     without = [n for n, kind in kinds.items() if kind == "test" and n not in tested]
     found.missing += shortened([f"{reference.name}: label of {n}" for n in without], "labels")
     return labels | {name: label for name, label in tested.items() if kinds.get(name) == "test"}
@@ -177,7 +178,7 @@ def _stages(folder: Path) -> dict[str, int]:
     file = first_of(folder, "stages.csv", "stages*.csv") or folder / "stages.csv"
     rows = read_rows(file, {"slide": ("patient",), "stage": ("stage",)})
     return {
-        Path(row["slide"]).stem: _lymph_node(row["stage"], row["slide"], file, line)
+        title_of(row["slide"]): _lymph_node(row["stage"], row["slide"], file, line)
         for line, row in enumerate(rows, start=2)
         if "_node_" in row["slide"]
     }
@@ -198,7 +199,7 @@ def tcga_prad(folder: Path, seed: int) -> Found:
     of_case: dict[str, list[tuple[Path, int]]] = {}
     without: list[str] = []
     for slide in _tcga(folder, diagnostic=True):
-        grade = by_slide.get(slide.path.stem, by_case.get(slide.case))
+        grade = by_slide.get(title_of(slide.path), by_case.get(slide.case))
         if grade is None:
             without.append(slide.path.name)
         else:
@@ -228,7 +229,9 @@ def _grades_by_slide(folder: Path) -> dict[str, int]:
     if file is None:
         return {}
     rows = read_rows(file, {"slide": ("slide_id",), "grade": ("label",)})
-    return {row["slide"]: _grade(row["grade"], file, n) for n, row in enumerate(rows, start=2)}
+    return {
+        title_of(row["slide"]): _grade(row["grade"], file, n) for n, row in enumerate(rows, start=2)
+    }
 
 
 def _grades_by_case(folder: Path) -> dict[str, int]:
@@ -364,7 +367,7 @@ def _corrected_labels(folder: Path, pattern: str) -> _Corrected | None:
         names = ("slide_id", "label", "split")
         wanted: dict[str, Sequence[str]] = {key: (key,) for key in names if key in columns}
         rows = [
-            (line, row | {"slide_id": Path(row["slide_id"]).name.removesuffix(".tif")})
+            (line, row | {"slide_id": title_of(row["slide_id"])})
             for line, row in enumerate(read_rows(file, wanted), start=2)
         ]
         rows = [(line, row) for line, row in rows if re.fullmatch(pattern, row["slide_id"])]
@@ -394,7 +397,7 @@ def _splits(folder: Path) -> dict[str, str]:
     for split in SPLITS:
         if (folder / f"{split}.csv").exists():
             rows = read_rows(folder / f"{split}.csv", {"slide": ("slide_id", "FILENAME")})
-            names = (Path(row["slide"]).name.removesuffix(".tiff") for row in rows)
+            names = (title_of(row["slide"]) for row in rows)
             split_of_slide |= dict.fromkeys(names, split)
     return split_of_slide
 

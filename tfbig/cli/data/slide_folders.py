@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from tfbig import sources
+from tfbig.cli.data import side_tables
 from tfbig.results import run_folder
-from tfbig.sources.slides.slide import title_of
+from tfbig.sources.names import title_of
 
 RESULTS: Final = ("tile.yaml", "predict.yaml", "features.yaml", run_folder.CONFIG)
 """Files that mark a folder of results, whose images are not slides."""
@@ -70,6 +71,38 @@ def files_in(folder: Path, suffixes: Collection[str]) -> list[Path]:
     """
     files = folder.iterdir() if folder.is_dir() else ()
     return sorted(file for file in files if file.suffix.lower() in suffixes)
+
+
+def file_of(folder: Path, name: str, suffixes: Sequence[str]) -> Path | None:
+    """Return the file of a name in a folder, `NAME` and a suffix in any case, or None.
+
+    Args:
+        folder: The folder.
+        name: The name, whole.
+        suffixes: The suffixes, the first that there is counts.
+    """
+    found = {
+        file.suffix.lower(): file for file in files_in(folder, suffixes) if title_of(file) == name
+    }
+    return next((found[suffix] for suffix in suffixes if suffix in found), None)
+
+
+def say_unused_masks(
+    images: Sequence[Path], used: Collection[Path], suffixes: Collection[str]
+) -> None:
+    """Print to standard error which masks, in the folders `masks` beside images, are of none of these.
+
+    Args:
+        images: The images.
+        used: The masks that are used.
+        suffixes: Suffixes of masks.
+    """
+    for folder in sorted({image.parent / MASKS for image in images}):
+        masks = files_in(folder, suffixes)
+        left = [mask.name for mask in masks if mask not in used]
+        taken = {title_of(mask) for mask in used}
+        free = [image.name for image in images if title_of(image) not in taken]
+        side_tables.say_unmatched(folder, left, len(masks), free, "no image")
 
 
 def masks_of(images: Sequence[Path], suffixes: Collection[str]) -> dict[Path, Path]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfbig.cli import paths
-from tfbig.cli.data import cohort, drawn_splits, slides_and_masks, splits
+from tfbig.cli.data import cohort, drawn_splits, slide_folders, slides_and_masks, splits
 from tfbig.cli.data.background import Masking
 from tfbig.cli.data.slides_and_masks import LabelledSlide
 from tfbig.cli.data.splits import SPLITS, Row
@@ -105,6 +105,7 @@ def _rows(settings: SegmentationSettings, table: Path) -> list[Row]:
     placed = [
         row | {"mask": _mask(row, number, table)} for number, row in enumerate(placed, start=2)
     ]
+    _say_unused_masks(placed)
     if settings.confine:
         folders = [folder for folder in (settings.slides, table.parent) if folder]
         splits.check_inside((row["mask"] for row in placed if row["mask"]), folders)
@@ -126,6 +127,13 @@ def _mask(row: Row, number: int, table: Path) -> Path | None:
         f"{table}: line {number}: no such mask {row['mask']} of slide {row['slide_id']}. Correct the path, or leave "
         "the column empty to compute the labels from the slide."
     )
+
+
+def _say_unused_masks(rows: Sequence[Row]) -> None:
+    """Say which masks beside the slides of a table are of none of them."""
+    slides = [row["path"] for row in rows if row["path"]]
+    used = {row["mask"] for row in rows if row["mask"]}
+    slide_folders.say_unused_masks(slides, used, slides_and_masks.OF_MASKS)
 
 
 def _of_split(rows: Sequence[Row], split: str) -> list[Row]:

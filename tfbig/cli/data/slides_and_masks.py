@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfbig import sources
 from tfbig.cli.data import background
 from tfbig.cli.data.background import Masking
-from tfbig.cli.data.slide_folders import files_in, masks_of, without_masks
+from tfbig.cli.data.slide_folders import files_in, masks_of, say_unused_masks, without_masks
 from tfbig.errors import SourceError
 from tfbig.models.gigapixel_unet import STRIDE
 from tfbig.sources.source import Pointwise
@@ -31,6 +31,8 @@ OUTLINES = (".geojson", ".json")
 BRIGHTNESS = 10
 """Largest change of brightness of a crop, in gray levels."""
 SUFFIXES = (".tif", ".tiff", ".svs", ".ndpi", ".scn", ".bif", ".btf", ".npy", ".png", ".jpg")
+OF_MASKS = (*SUFFIXES, *OUTLINES)
+"""Suffixes of masks."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ def mask_of(path: Path) -> Path | None:
     Args:
         path: Path of the slide.
     """
-    return masks_of([path], (*SUFFIXES, *OUTLINES)).get(path)
+    return masks_of([path], OF_MASKS).get(path)
 
 
 def open_all(
@@ -183,9 +185,10 @@ def open_slides(
     Raises:
         SourceError: There are fewer usable slides than `least`.
     """
-    slides, failed = open_all(
-        ((f.name, f, mask_of(f)) for f in without_masks(files_in(Path(folder), SUFFIXES))), masking
-    )
+    files = without_masks(files_in(Path(folder), SUFFIXES))
+    masks = masks_of(files, OF_MASKS)
+    say_unused_masks(files, {*masks.values()}, OF_MASKS)
+    slides, failed = open_all(((f.name, f, masks.get(f)) for f in files), masking)
     if len(slides) < least:
         kept = ", the last of which, by name, is for validation" if least > 1 else ""
         reason = f" {failed[0][1]}" if failed else ""

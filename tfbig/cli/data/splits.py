@@ -16,6 +16,7 @@ from tfbig import SourceError
 from tfbig.errors import one_line
 from tfbig.results import run_folder
 from tfbig.sources import Bag, Coords, Slide, csv_table
+from tfbig.sources.names import whole_number
 
 SPLITS = ("train", "val", "test")
 Row: TypeAlias = dict[str, Any]
@@ -173,6 +174,7 @@ def with_classes(
     Raises:
         SourceError: A label is not one of the classes, a number up to the largest is no label, or there is one label.
     """
+    rows = _with_whole_labels(rows, names)
     if names is None:
         names = [*map(str, range(count))] if count else _names(rows, path)
     number = {name: index for index, name in enumerate(names)}
@@ -181,6 +183,14 @@ def with_classes(
             classes = ", ".join(names) if len(names) < 20 else f"{names[0]} to {names[-1]}"
             raise SourceError(f"{row['place']}: label '{row['label']}'; expected one of {classes}.")
     return [row | {"label": number[row["label"]]} for row in rows], tuple(names)
+
+
+def _with_whole_labels(rows: Sequence[Row], names: Sequence[str] | None) -> Sequence[Row]:
+    """Return the rows with labels 0, 1, ... where a spreadsheet wrote 0.0, 1.0, ..., unless classes have such names."""
+    labels = [whole_number(row["label"]) for row in rows]
+    if not all(label.isdecimal() for label in (*labels, *(names or ()))):
+        return rows
+    return [row | {"label": label} for row, label in zip(rows, labels, strict=True)]
 
 
 def _names(rows: Sequence[Row], path: Path) -> list[str]:
@@ -447,8 +457,8 @@ def check_cases(rows: Sequence[Row]) -> None:
 
 
 def case_of(row: Row) -> str:
-    """Return the case of a row, or an empty string."""
-    return row.get("case_id") or row.get("patient") or ""
+    """Return the case of a row, or an empty string; 10005.0 of a spreadsheet is the case 10005."""
+    return whole_number(row.get("case_id") or row.get("patient") or "")
 
 
 def strata_of(rows: Sequence[Row]) -> dict[str, Any]:

@@ -16,9 +16,11 @@ from tfbig import SourceError
 from tfbig.cli.data import splits
 from tfbig.cli.data.splits import Row
 from tfbig.cli.settings.tasks import ImageSettings, MILSettings
+from tfbig.sources import number_text
 
 UNKNOWN = -1
 """Label of an empty cell of `--target multilabel`."""
+_A_TIME = "a number from 0, such as the months to the event or to the last visit"
 LABEL = "label_"
 """Beginning of the columns of `--target multilabel`."""
 
@@ -97,7 +99,8 @@ class SurvivalColumns(TargetColumns):
 
     def labelled(self, rows: Sequence[Row], path: Path, key: str) -> Labelled:
         """Return the rows with the tuple of time, event and number of the case."""
-        observed = [(_time(row), _event(row)) for row in rows]
+        times = _numbers(rows, "time", _A_TIME, least=0)
+        observed = [(time, _event(row)) for time, row in zip(times, rows, strict=True)]
         if self.learns:
             _check_observations(observed, path)
         numbers: dict[tuple[str, str], int] = {}
@@ -122,7 +125,7 @@ class ValueColumn(TargetColumns):
 
     def labelled(self, rows: Sequence[Row], path: Path, key: str) -> Labelled:
         """Return the rows with the tuple of their value, split by the quarter of it."""
-        values = np.array([_number(row, "value", "a finite number") for row in rows])
+        values = np.array(_numbers(rows, "value", "a finite number"))
         if self.learns and (values == values[0]).all():
             raise SourceError(
                 f"{path}: column 'value' is {values[0]:g} in all {len(rows)} lines, expected different numbers. Check "
@@ -205,44 +208,54 @@ def check_both(what: str, labels: Sequence[int] | npt.NDArray[Any]) -> None:
         )
 
 
-def _number(row: Row, column: str, expected: str) -> float:
-    """Return a cell as a finite number."""
-    text = row[column].strip()
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise SourceError(f"{row['place']}: {column} '{text}'; expected {expected}.")
-    return number
+def _numbers(
+    rows: Sequence[Row], column: str, expected: str, least: float = -math.inf
+) -> list[float]:
+    """Return a column as finite numbers.
 
-
-def _time(row: Row) -> float:
-    expected = "a number from 0, such as the months to the event or to the last visit"
-    time = _number(row, "time", expected)
-    if time < 0:
-        raise SourceError(f"{row['place']}: time '{row['time'].strip()}'; expected {expected}.")
-    return time
+    Raises:
+        SourceError: A cell is something else, less than `least`, or has a comma of unclear meaning.
+    """
+    found, texts = [], number_text.Column()
+    for row in rows:
+        text = row[column].strip()
+        try:
+            number, reason = texts.number(text), ""
+        except ValueError as error:
+            number, reason = math.nan, f" ({error})" if "comma" in str(error) else ""
+        if not (math.isfinite(number) and number >= least):
+            raise SourceError(f"{row['place']}: {column} '{text}'{reason}; expected {expected}.")
+        found.append(number)
+    return found
 
 
 def _event(row: Row) -> int:
     text = row["event"].strip()
-    values = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
-    if text not in values:
+    found = _zero_or_one(text)
+    if found is None:
         raise SourceError(
             f"{row['place']}: event '{text}'; expected 1 for an event, or 0 for a case that was censored."
         )
-    return values[text]
+    return found
 
 
 def _label(row: Row, name: str) -> int:
     text = (row[f"{LABEL}{name}"] or "").strip()
-    values = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "": UNKNOWN}
-    if text not in values:
+    found = _zero_or_one(text) if text else UNKNOWN
+    if found is None:
         raise SourceError(
             f"{row['place']}: {LABEL}{name} '{text}'; expected 0, 1, or an empty cell if it is unknown."
         )
-    return values[text]
+    return found
+
+
+def _zero_or_one(text: str) -> int | None:
+    """Return 0 or 1, which a spreadsheet may write as 1.0 or 1,0; None for anything else."""
+    try:
+        number = number_text.number(text)
+    except ValueError:
+        return None
+    return int(number) if number in (0, 1) else None
 
 
 def _check_observations(observed: Sequence[tuple[float, int]], path: Path) -> None:

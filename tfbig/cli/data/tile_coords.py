@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from tfbig import SourceError
+from tfbig.cli.data import side_tables
 from tfbig.results import run_folder
-from tfbig.sources import Coords, read_coords
-from tfbig.sources.slides.slide import TOLERANCE, UM_TIMES_POWER, Slide, title_of
+from tfbig.sources import Coords, names, read_coords
+from tfbig.sources.names import title_of
+from tfbig.sources.slides.slide import TOLERANCE, UM_TIMES_POWER, Slide
 
 RESOLUTIONS = ("mpp", "magnification", "level")
+OF_TRIDENT = "_patches"
+"""End of the names of files of TRIDENT."""
 
 
 def file_of(folder: str | Path, path: str | Path) -> Path:
@@ -22,9 +26,21 @@ def file_of(folder: str | Path, path: str | Path) -> Path:
         folder: Folder of `--coords`.
         path: Path of the slide.
     """
-    file = Path(folder) / f"{title_of(path)}.h5"
-    of_trident = file.with_name(f"{file.stem}_patches.h5")
-    return of_trident if of_trident.exists() and not file.exists() else file
+    titles = names.titles_of(path)
+    files = [
+        Path(folder) / f"{title}{ending}.h5" for title in titles for ending in ("", OF_TRIDENT)
+    ]
+    return next((file for file in files if file.exists()), files[0])
+
+
+def paths_in(folder: str | Path) -> dict[str, Path]:
+    """Return the files of tiles in a folder, by the name of their slide.
+
+    Args:
+        folder: Folder of `--coords`.
+    """
+    files = sorted(Path(folder).glob("*.h5"))
+    return {file.stem.removesuffix(OF_TRIDENT): file for file in files}
 
 
 def read(file: Path) -> Coords:
@@ -40,6 +56,10 @@ def read(file: Path) -> Coords:
         for row in run_folder.read_rows(file.parent / run_folder.FAILED):
             if title_of(row.get("item", "")) == file.stem and row.get("reason"):
                 raise SourceError(f"{file}: is missing, because tfbig tile failed: {row['reason']}")
+        if alike := names.near(file.stem, paths_in(file.parent)):
+            raise SourceError(
+                f"{file}: no such file{side_tables.hint(f'{alike}.h5')}. Check --coords, and the name of the slide."
+            )
     return read_coords(file)
 
 

@@ -21,7 +21,8 @@ from tfbig.cli.settings.choices import STORED
 from tfbig.cli.settings.volume_segmentation_settings import VolumeSegmentationSettings
 from tfbig.errors import SourceError
 from tfbig.sources import Volume
-from tfbig.sources.volumes.opening import files_of, title_of
+from tfbig.sources.names import title_of
+from tfbig.sources.volumes.opening import files_of
 from tfbig.sources.volumes.views import PaddedVolume, check_same_grid
 from tfbig.system import callbacks, output_folder
 from tfbig.units import counted

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tfbig.sources.names import title_of
 from tfbig.sources.volumes.dicom import is_series
-from tfbig.sources.volumes.opening import is_volume, suffix_of, title_of
+from tfbig.sources.volumes.opening import is_volume, suffix_of
 
 
 def volumes_in(folder: Path) -> list[Path]:

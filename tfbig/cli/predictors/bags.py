@@ -17,7 +17,8 @@ from tfbig.cli.predictors.results import Config
 from tfbig.cli.settings import choices
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.tasks import evaluation
-from tfbig.sources.slides.slide import Slide, title_of
+from tfbig.sources.names import title_of
+from tfbig.sources.slides.slide import Slide
 
 
 class Bags:

@@ -15,7 +15,7 @@ from tfbig.cli.predictors.results import Config
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.tasks import evaluation, mil
 from tfbig.results import run_folder
-from tfbig.sources.slides.slide import title_of
+from tfbig.sources.names import title_of
 from tfbig.system.output_folder import file_in
 
 

@@ -21,7 +21,8 @@ from tfbig.cli.predictors.results import Config
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.tasks import images
 from tfbig.cli.tasks.class_target import ClassTarget
-from tfbig.sources.slides.slide import Slide, title_of
+from tfbig.sources.names import title_of
+from tfbig.sources.slides.slide import Slide
 
 
 class Images:

@@ -25,7 +25,8 @@ from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.tasks.instances import FOUND, as_maps, as_picture, borders, thresholds_of
 from tfbig.results import geojson, instance_table, slide_viewer
 from tfbig.results.instances import Instances as Labelled
-from tfbig.sources.slides.slide import Slide, title_of
+from tfbig.sources.names import title_of
+from tfbig.sources.slides.slide import Slide
 from tfbig.sources.writing import atomic_write, resumable_folder
 from tfbig.system import progress
 from tfbig.system.output_folder import file_in

@@ -23,7 +23,8 @@ from tfbig.cli.settings.choices import UNET_STRIDE
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.patchgd import PatchGDSegmentation
 from tfbig.results import figures, geojson, outlines, slide_viewer
-from tfbig.sources.slides.slide import Slide, title_of
+from tfbig.sources.names import title_of
+from tfbig.sources.slides.slide import Slide
 from tfbig.system import progress
 from tfbig.system.output_folder import file_in, part_prefix
 

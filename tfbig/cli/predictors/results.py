@@ -22,7 +22,8 @@ from tfbig.cli.tasks.target import Target
 from tfbig.errors import reason_of
 from tfbig.results import figures, geojson, heatmap, run_folder, slide_viewer
 from tfbig.sources import Coords, Source
-from tfbig.sources.slides.slide import Slide, title_of
+from tfbig.sources.names import title_of
+from tfbig.sources.slides.slide import Slide
 from tfbig.system.output_folder import file_in
 from tfbig.units import counted
 

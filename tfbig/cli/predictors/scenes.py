@@ -19,9 +19,9 @@ from tfbig.cli.scene_blocks import Outputs, Predicted
 from tfbig.cli.settings.choices import BANDS
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.results import scene_pictures, slide_viewer
+from tfbig.sources.names import title_of
 from tfbig.sources.scenes.measured import FilledScene
 from tfbig.sources.scenes.raster import RasterSlide, RasterSource
-from tfbig.sources.slides.slide import title_of
 from tfbig.streaming import regions
 from tfbig.system.output_folder import file_in
 

@@ -19,6 +19,7 @@ from tfbig.cli.tasks import run_results
 from tfbig.cli.tasks.task import Models
 from tfbig.results import figures, run_folder, slide_viewer
 from tfbig.sources import Source
+from tfbig.sources.names import title_of
 from tfbig.system.output_folder import file_in
 
 STRIP_ROWS = 512
@@ -123,7 +124,7 @@ def evaluate_slide(
         result = f"no {names[1]}" if row["dice"] is None else f"Dice {row['dice']:.4f}"
         shown = background.overlays(slide.image) if skips else []
         title = f"{slide.name}: {result}"
-        draw(folder, Path(slide.name).stem, slide, prediction, title, names, shown)
+        draw(folder, title_of(slide.name), slide, prediction, title, names, shown)
     return row
 
 

@@ -258,14 +258,17 @@ class Filled(Bag):
 
 @final
 class Resized(Bag):
-    """A bag of images resized as they are read (bilinear, with Pillow's filter).
+    """A bag of images resized as they are read, with Pillow's filters.
 
     Args:
         bag: Images `[n, H, W, C]`, uint8.
         size: `(rows, columns)` of the result.
+        interpolation: "bilinear" or "bicubic".
+        shorter: Length of the shorter side after resizing, which keeps the proportions; the middle `size` is then cut
+            out, as `Resize` and `CenterCrop` of torchvision do. None: both sides are resized to `size`.
 
     Raises:
-        SourceError: The bag has another number of axes or another dtype.
+        SourceError: The bag has another number of axes or another dtype, or `shorter` is less than `size`.
 
     Example:
         >>> bag = tfbig.sources.ArrayBag(np.full((5, 8, 8, 3), 7, "uint8"))
@@ -273,7 +276,13 @@ class Resized(Bag):
         (2, 4, 6, 3)
     """
 
-    def __init__(self, bag: Bag, size: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        bag: Bag,
+        size: tuple[int, int],
+        interpolation: str = "bilinear",
+        shorter: int | None = None,
+    ) -> None:
         if len(bag.shape) != 4 or bag.dtype != np.uint8:
             raise SourceError(
                 f"{bag.name}: is {bag.shape} {bag.dtype}; expected images [n, H, W, C] of uint8."
@@ -281,32 +290,48 @@ class Resized(Bag):
         shape = (bag.shape[0], *size, bag.shape[3])
         super().__init__(shape, bag.dtype, bag.name, bag.coords, bag.labels)
         self._inner, self._size = bag, size
+        self._interpolation, self._shorter = interpolation, shorter
+        if shorter is not None and shorter < max(size):
+            raise SourceError(
+                f"{bag.name}: shorter={shorter} is less than {max(size)}, which is cut out. Use a larger number."
+            )
 
     def _read(self, start: int, stop: int) -> RowArray:
-        return np.stack([resize(image, self._size) for image in self._inner.read(start, stop)])
+        return np.stack([self._resized(image) for image in self._inner.read(start, stop)])
 
     def _take(self, places: Indices) -> RowArray:
-        return np.stack([resize(image, self._size) for image in self._inner.take(places)])
+        return np.stack([self._resized(image) for image in self._inner.take(places)])
+
+    def _resized(self, image: RowArray) -> RowArray:
+        if self._shorter is None:
+            return resize(image, self._size, self._interpolation)
+        least = min(image.shape[:2])
+        rows, columns = (self._shorter * n // least for n in image.shape[:2])
+        image = resize(image, (rows, columns), self._interpolation)
+        top, left = (round((n - m) / 2) for n, m in zip((rows, columns), self._size, strict=True))
+        return image[top : top + self._size[0], left : left + self._size[1]]
 
     def close(self) -> None:
         """Close the bag that is resized."""
         self._inner.close()
 
 
-def resize(image: RowArray, size: tuple[int, int]) -> RowArray:
-    """Resize an image with Pillow's bilinear filter, which widens when it shrinks an image.
+def resize(image: RowArray, size: tuple[int, int], interpolation: str = "bilinear") -> RowArray:
+    """Resize an image with a filter of Pillow, which widens when it shrinks an image.
 
     Args:
         image: `[H, W, C]`, uint8.
         size: `(rows, columns)` of the result.
+        interpolation: "bilinear" or "bicubic".
 
     Returns:
         `[rows, columns, C]`, uint8; the image itself if it has this size.
     """
     if image.shape[:2] == tuple(size):
         return image
+    kind = Image.Resampling[interpolation.upper()]
     channels = [
-        np.asarray(Image.fromarray(image[..., c]).resize(size[::-1], Image.Resampling.BILINEAR))
+        np.asarray(Image.fromarray(image[..., c]).resize(size[::-1], kind))
         for c in range(image.shape[2])
     ]
     return np.stack(channels, axis=-1)

@@ -16,6 +16,7 @@ from tfbig.errors import SourceError, reason_of
 from tfbig.sources.bags import hdf5
 from tfbig.sources.bags.tiles import Tiles
 from tfbig.sources.files import File, PathLike
+from tfbig.sources.names import title_of
 from tfbig.sources.slides.slide import UM_TIMES_POWER, Slide
 from tfbig.sources.source import Source
 from tfbig.sources.writing import atomic_write
@@ -191,7 +192,7 @@ def _checked(name: str, coords: npt.NDArray[Any], attributes: dict[str, Any]) ->
             f"{reason_of(error)}); expected attributes patch_size and patch_size_level0 (TRIDENT) or downsample "
             "(CLAM). Write it again."
         ) from error
-    return Coords(title or Path(name).stem, rounded, size, step, overlap, made_with)
+    return Coords(title or title_of(name), rounded, size, step, overlap, made_with)
 
 
 def _exact_step(attributes: Mapping[str, Any], size: int, rounded: float) -> float:

@@ -13,7 +13,7 @@ import shapely
 from rasterio.warp import transform_bounds
 
 from tfbig.errors import SourceError, reason_of
-from tfbig.sources import rasterizing, untrusted
+from tfbig.sources import number_text, rasterizing, untrusted
 from tfbig.sources.files import PathLike
 from tfbig.sources.scenes import vectors
 from tfbig.sources.scenes.grid import MapGrid
@@ -269,7 +269,7 @@ def _burned(
         return np.ones(len(table))
     if numbers is None:
         try:
-            return np.asarray(table[column], np.float64)
+            return _values(table[column])
         except (TypeError, ValueError) as error:
             raise SourceError(
                 f"{path}: its column {column} does not hold numbers ({reason_of(error)}); expected values. "
@@ -283,6 +283,17 @@ def _burned(
             f"{', '.join(numbers)}. Add it to --class-names."
         )
     return np.array([numbers[name] for name in classes], np.float64)
+
+
+def _values(column: Any) -> npt.NDArray[np.float64]:
+    """Return a column as numbers, which may be written in text.
+
+    Raises:
+        ValueError: A cell is something else.
+    """
+    texts = number_text.Column()
+    cells = (texts.number(cell) if isinstance(cell, str) else cell for cell in column)
+    return np.array([*cells], np.float64)
 
 
 def class_names(path: PathLike, column: str, values: Sequence[Any]) -> list[str]:

@@ -6,15 +6,14 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import final
 
 import numpy as np
 import numpy.typing as npt
 
 from tfbig.errors import SourceError
-from tfbig.sources.files import PathLike
 from tfbig.sources.intensity import Rescaled, percentiles
+from tfbig.sources.names import title_of
 from tfbig.sources.resolution import Resolution
 from tfbig.sources.slides.georeference import Georeference
 from tfbig.sources.slides.stacks import chosen_channels
@@ -30,15 +29,6 @@ UM_TIMES_POWER = 10.0
 MEASURED = 2**20
 """Fewest pixels of the level of which percentiles are computed, if there is one with as many."""
 _BLOCK_ROWS = 256
-
-
-def title_of(path: PathLike) -> str:
-    """Return the name of a file without its suffixes, after which results are named.
-
-    Args:
-        path: The file.
-    """
-    return Path(path).stem.removesuffix(".ome")
 
 
 class Slide(ABC):

@@ -131,13 +131,3 @@ def _reader(path: PathLike) -> Reader:
         f"{path}: is no volume; expected one of {', '.join(VOLUME_SUFFIXES)}, a DICOM file, or the folder of a "
         "DICOM series."
     )
-
-
-def title_of(path: PathLike) -> str:
-    """Return the name of a volume without its suffix, after which results are named.
-
-    Args:
-        path: The file, or the folder of a series.
-    """
-    name, suffix = Path(path).name, suffix_of(path)
-    return name[: -len(suffix)] if suffix else Path(path).stem if Path(path).is_file() else name
