@@ -13,13 +13,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfbig.cli.data import encoder_list
+from tfbig.cli.data import encoder_list, inspection
 from tfbig.cli.settings import choices
 from tfbig.cli.settings.commands import DoctorSettings
 from tfbig.sources.slides import openslide, zarr
 from tfbig.system import cpu_allocator
 from tfbig.system.budget import available_bytes
-from tfbig.units import format_bytes
+from tfbig.units import counted, format_bytes
 
 NEEDED = (
     *("tensorflow", "keras", "numpy", "tifffile", "imagecodecs", "openslide-python"),
@@ -45,10 +45,26 @@ FORMATS = {
 
 
 def run(settings: DoctorSettings) -> int:
-    """Print the report; return 1 if a required package is missing."""
+    """Print the report; return 1 if a required package is missing, and 3 if data have faults."""
+    if settings.data is not None:
+        return _check_data(Path(settings.data), settings.json)
     system = inspect_system()
     print(json.dumps(system, indent=2) if settings.json else "\n".join(_lines(system)))
     return 1 if system["missing"] else 0
+
+
+def _check_data(data: Path, as_json: bool) -> int:
+    """Print what is in a folder or a table, and what will fail or mislead a run; return 3 if there is any of it."""
+    found = inspection.inspect(data)
+    if as_json:
+        print(json.dumps({"facts": found.facts, "faults": found.faults}, indent=2))
+    else:
+        lines = [*found.facts, *(f"check: {fault}" for fault in found.faults)]
+        print("\n".join(lines or [f"{data}: nothing found"]))
+        print(
+            f"{counted(len(found.faults), 'line')} to check" if found.faults else "nothing to check"
+        )
+    return 3 if found.faults else 0
 
 
 def inspect_system() -> dict[str, Any]:

@@ -36,6 +36,14 @@ class Command:
 class DoctorSettings:
     """Settings of `tfbig doctor`."""
 
+    data: str | None = flag(
+        positional=True,
+        nargs="?",
+        exists="file or folder",
+        metavar="DATA",
+        help="folder of images, or a table that names them, to check before a run: every image is opened and every "
+        "mask read; without it, report the machine",
+    )
     json: bool = flag(False, kind=SESSION, help="print one JSON object")
 
 
@@ -162,7 +170,8 @@ COMMANDS = {
     ),
     "doctor": Command(
         "tfbig.cli.commands.doctor",
-        "Report versions, devices, memory and readers, and how to install what is missing.",
+        "Report versions, devices, memory and readers, and how to install what is missing; or check a folder or table "
+        "of images.",
         DoctorSettings,
     ),
     "plan": Command(
