@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,9 +21,10 @@ from tfbig.cli.settings.flag import deciding
 from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings
 from tfbig.cli.settings.yaml_flags import read_yaml
 from tfbig.errors import one_line
-from tfbig.results import report, run_folder, slide_viewer
+from tfbig.results import geojson, report, run_folder, slide_viewer
 from tfbig.sources.slides.slide import Slide, title_of
 from tfbig.system import output_folder, progress, signals
+from tfbig.tissue.outline_file import LEVEL_0, SCANNED
 
 S = TypeVar("S", TileSettings, PredictSettings, FeaturesSettings)
 BatchSettings: TypeAlias = TileSettings | PredictSettings | FeaturesSettings
@@ -304,6 +305,35 @@ def write_view(
     """
     title = title or path.name
     slide_viewer.write_slide_view(settings.out, title_of(path), slide, overlays, title=title)
+
+
+def write_outlines(
+    settings: TileSettings | PredictSettings,
+    path: Path,
+    slide: Slide,
+    features: Iterable[Mapping[str, Any]],
+) -> int:
+    """Write outlines as `SLIDE.geojson`, counted from where `--outline-origin` says, and return their number.
+
+    Args:
+        settings: Settings of the command.
+        path: Path of the slide.
+        slide: The slide.
+        features: GeoJSON features in pixels of level 0.
+    """
+    file = output_folder.file_in(Path(settings.out), f"{title_of(path)}.geojson")
+    row, column = slide.origin
+    if not (row or column):
+        return geojson.write_geojson(file, features)
+    if settings.outline_origin == LEVEL_0:
+        return geojson.write_geojson(file, features, counted_from=LEVEL_0)
+    count = geojson.write_geojson(file, features, slide.origin, SCANNED)
+    _print(
+        f"{path.name}: its outlines are counted from the scanned area, x {column} and y {row} of level 0, as in QuPath",
+        sys.stdout,
+        settings.quiet or not sys.stderr.isatty(),
+    )
+    return count
 
 
 def _mpp(path: Path, sizes: Mapping[str, float]) -> float | None:
