@@ -204,7 +204,48 @@ def test_pixels_that_are_not_square(tmp_path, capsys):
     assert "Use --level 0 for the pixels as they are, or resample the slide." in error
     flags[-1] = str(tmp_path / "level")
     assert main([*flags, "--level", "0"]) == 0
+    assert "pixels that are not square, such as a.tif" in capsys.readouterr().err
     corners = read_coords(tmp_path / "level" / "a.h5").coords
     assert (corners[:, 0].min(), corners[:, 1].min()) == pytest.approx((200, 150), abs=32)
     bounds = bounds_of(tmp_path / "level" / "a.geojson")
     assert bounds == pytest.approx((200, 150, 600, 450), abs=50)
+
+
+def test_slides_of_one_run(tmp_path, capsys):
+    """One magnification is one size of pixels on all slides; a level is not, which is said in one line."""
+    for name, mpp in (("a", 0.25), ("b", 0.5), ("c", 0.00025)):
+        write_pixels(tmp_path / f"{name}.tif", mpp, mpp)
+    both = [str(tmp_path / name) for name in ("a.tif", "b.tif")]
+    flags = ["--tile", "32", "--tissue", "none"]
+    assert (
+        main(["tile", *both, *flags, "--magnification", "10", "--out", str(tmp_path / "10x")]) == 0
+    )
+    assert "different sizes" not in capsys.readouterr().err
+    steps = [read_coords(tmp_path / "10x" / f"{name}.h5").step for name in "ab"]
+    assert steps == pytest.approx([4, 2])
+    assert main(["tile", *both, *flags, "--level", "0", "--out", str(tmp_path / "level")]) == 0
+    line = "slides are read at different sizes of pixels, from 0.25 um (a.tif) to 0.5 um (b.tif)"
+    assert line in capsys.readouterr().err
+    odd = [str(tmp_path / "c.tif"), "--mpp", "0.5"]
+    assert main(["tile", *odd, *flags, "--out", str(tmp_path / "odd")]) == 3
+    assert "c.tif: says that its pixels are 0.00025 x 0.00025 um" in capsys.readouterr().err
+    given = ["--slide-mpp", "0.3", "--out", str(tmp_path / "given")]
+    assert main(["tile", *odd, *flags, *given]) == 0
+    assert read_coords(tmp_path / "given" / "c.h5").step == pytest.approx(0.5 / 0.3)
+    given[-1] = str(tmp_path / "unused")
+    assert main(["tile", both[0], *flags, *given]) == 0
+    assert "--slide-mpp 0.3 is not used: files say" in capsys.readouterr().err
+
+
+def test_magnification_against_micrometres(tmp_path, capsys):
+    """The file says 20x and 0.234 um: 20x is 0.5 um, as on every slide."""
+    image = np.full((640, 800, 3), 240, np.uint8)
+    text = "Aperio Image Library v1\r\n1x1 |AppMag = 20|MPP = 0.2340"
+    options = {"photometric": "rgb", "tile": (64, 64), "description": text}
+    tifffile.imwrite(tmp_path / "a.svs", image, **options)
+    flags = ["--tile", "32", "--tissue", "none", "--magnification", "20"]
+    assert main(["tile", str(tmp_path / "a.svs"), *flags, "--out", str(tmp_path / "out")]) == 0
+    assert (
+        "a.svs: 20x, but 0.234 x 0.234 um a pixel, which is 42.7x; the" in capsys.readouterr().err
+    )
+    assert read_coords(tmp_path / "out" / "a.h5").step == pytest.approx(0.5 / 0.234)

@@ -196,7 +196,7 @@ def test_outlines_of_a_scanned_slide(tmp_path, monkeypatch, capsys, origin):
     assert (rows[0], rows[-1] + 1, columns[0], columns[-1] + 1) == (top, bottom, left, right)
 
 
-def test_pixels_that_are_not_square(tmp_path):
+def test_pixels_that_are_not_square(tmp_path, capsys):
     """Outlines, areas and the view use the size of pixels along both axes: 0.25 um of rows, 0.2 um of columns."""
     image = np.full((384, 640, 3), 240, np.uint8)
     image[100:300, 400:550] = (130, 70, 160)
@@ -226,3 +226,4 @@ def test_pixels_that_are_not_square(tmp_path):
     side = 640 / painted.shape[1]  # of a pixel of the overlay, which is square
     edges = np.array([rows[0], rows[-1] + 1, columns[0], columns[-1] + 1]) * side
     assert edges == pytest.approx((100, 300, 400, 550), abs=4)
+    assert "1 of 1 slide with pixels that are not square" in capsys.readouterr().err

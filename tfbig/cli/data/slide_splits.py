@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tfbig.cli import paths
-from tfbig.cli.data import cohort, drawn_splits, slides_and_masks, splits
+from tfbig.cli.data import cohort, drawn_splits, scales, slides_and_masks, splits
 from tfbig.cli.data.background import Masking, outline_rule
 from tfbig.cli.data.slides_and_masks import LabelledSlide
 from tfbig.cli.data.splits import SPLITS, Row
@@ -44,6 +45,14 @@ def load(settings: SegmentationSettings) -> SlideSplits:
         SourceError: The table is wrong, or there are too few slides.
         FlagError: Flags about a table are given, and there is none.
     """
+    found = _load(settings)
+    every = (*found.train, *found.val, *found.test)
+    for line in scales.lines({each.name: scales.scale_of(None, each.image.mpp) for each in every}):
+        print(line, file=sys.stderr)
+    return found
+
+
+def _load(settings: SegmentationSettings) -> SlideSplits:
     table = Path(settings.data or "") / cohort.TABLE
     if table.exists():
         return _of_table(settings, table)
