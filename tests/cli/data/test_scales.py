@@ -50,7 +50,9 @@ def test_slides_against_those_of_the_run() -> None:
     assert scales.against_run({"a": (0.469, 0.469), "b": None}, trained) == []
     assert scales.against_run({"a": (0.234, 0.234)}, []) == []
     (line,) = scales.against_run({"a": (0.469, 0.469), "b": (0.234, 0.234)}, trained)
-    assert line.startswith("1 of 2 slides are read at another size of pixels than the run was")
+    assert line.startswith(
+        "read at another size of pixels than the run was trained on: 1 of 2 slides"
+    )
     assert "such as b at 0.234 um, trained on 0.468 um to 0.47 um; results may be wrong." in line
 
 

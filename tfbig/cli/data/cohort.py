@@ -264,6 +264,7 @@ class Opener:
         self.reader, self.slide_mpp = settings.reader, settings.slide_mpp
         self.stain = settings.stain
         self.sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
+        self.run = settings.test_only
         self.scales: dict[str, scales.Scale] = {}
         self._tiled: dict[str, tuple[Path, sources.Coords]] = {}
 
@@ -305,7 +306,11 @@ class Opener:
         Args:
             data: Data of the run.
         """
-        for line in scales.lines(self.scales):
+        said = scales.lines(self.scales)
+        if self.run:
+            pixels = {name: scale.pixel for name, scale in self.scales.items()}
+            said += scales.against_run(pixels, trained_pixels(self.run))
+        for line in said:
             print(line, file=sys.stderr)
         rows = []
         for row in data.table:
@@ -353,7 +358,8 @@ def trained_pixels(run: str | Path) -> tuple[Mpp, ...]:
     if not table.is_file():
         return ()
     rows = splits.read_table(table, (SLIDE,))
-    sizes = [[float(row[name]) for name in PIXELS] for row in rows if row.get(PIXELS[0])]
+    rows = [row for row in rows if row.get(PIXELS[0]) and row.get("split") == "train"]
+    sizes = [[float(row[name]) for name in PIXELS] for row in rows]
     return tuple({(size[0], size[1]) for size in sizes})
 
 

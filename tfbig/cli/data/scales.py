@@ -100,8 +100,9 @@ def against_run(pixels: Mapping[str, Mpp | None], trained: Iterable[Mpp]) -> lis
     name, pixel = next(iter(others.items()))
     sizes = " to ".join(dict.fromkeys(map(_in_um, (of_run[0], of_run[-1]))))
     return [
-        f"{len(others)} of {counted(len(pixels), 'slide')} are read at another size of pixels than the run was trained "
-        f"on, such as {name} at {_in_um(pixel)}, trained on {sizes}; results may be wrong. Use --mpp."
+        f"read at another size of pixels than the run was trained on: {len(others)} of "
+        f"{counted(len(pixels), 'slide')}, such as {name} at {_in_um(pixel)}, trained on {sizes}; results may be "
+        "wrong. Use --mpp."
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfbig.cli import paths
@@ -46,10 +46,16 @@ def load(settings: SegmentationSettings) -> SlideSplits:
         FlagError: Flags about a table are given, and there is none.
     """
     found = _load(settings)
-    every = (*found.train, *found.val, *found.test)
-    for line in scales.lines({each.name: scales.scale_of(None, each.image.mpp) for each in every}):
+    pixels = {each.name: each.image.mpp for each in (*found.train, *found.val, *found.test)}
+    said = scales.lines({name: scales.scale_of(None, mpp) for name, mpp in pixels.items()})
+    if settings.test_only:
+        said += scales.against_run(pixels, cohort.trained_pixels(settings.test_only))
+    for line in said:
         print(line, file=sys.stderr)
-    return found
+    sizes = [pixels.get(Path(row["path"]).name) or ("", "") for row in found.table]
+    rows = zip(found.table, sizes, strict=True)
+    table = tuple(row | dict(zip(cohort.PIXELS, size, strict=True)) for row, size in rows)
+    return replace(found, table=table)
 
 
 def _load(settings: SegmentationSettings) -> SlideSplits:
