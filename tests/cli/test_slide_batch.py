@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -18,7 +19,8 @@ from tfbig import SourceError
 from tfbig.cli import slide_batch
 from tfbig.cli.commands import tile
 from tfbig.cli.main import main
-from tfbig.cli.settings.slide_settings import TileSettings
+from tfbig.cli.paths import FlagError
+from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings
 from tfbig.results import run_folder
 from tfbig.sources import read_coords
 from tfbig.system import signals
@@ -321,3 +323,12 @@ def test_killed_shard(many, whole, tmp_path):
         assert again.wait() == 3
     assert tables(out) == tables(whole)
     assert len(list(out.glob("*.h5"))) == 4
+
+
+def test_resolution_that_is_not_used():
+    settings = PredictSettings(model="m", slides=("a",), out="out")
+    slide_batch.refuse_resolution(settings, "no.")
+    with pytest.raises(
+        FlagError, match=r"--mpp 0\.5: is not used: features are as they are\. Remove it"
+    ):
+        slide_batch.refuse_resolution(replace(settings, mpp=0.5), "features are as they are.")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import shapely
+import shapely.affinity
 
 from tfbig import SourceError, Stopped
 from tfbig.results import geojson
@@ -47,6 +48,27 @@ def test_tiles_are_detections_with_measurements(tmp_path: Path) -> None:
     assert second["properties"]["measurements"] == {"probability": 1.0}  # JSON has no NaN
     assert second["properties"]["classification"]["name"] == "benign"
     assert shapely.from_geojson(json.dumps(first["geometry"])).bounds == (0, 512, 256, 768)
+
+
+def test_tiles_of_two_sides(tmp_path: Path) -> None:
+    features = geojson.tile_features([[10, 20]], (30.0, 40.0), [0], ["tile"])
+    geojson.write_geojson(tmp_path / "a.geojson", features)
+    (one,) = json.loads((tmp_path / "a.geojson").read_text())["features"]
+    assert shapely.from_geojson(json.dumps(one["geometry"])).bounds == (10, 20, 50, 50)
+
+
+@pytest.mark.parametrize("shape", ["polygon", "multipolygon"])
+def test_another_origin(tmp_path: Path, shape: str) -> None:
+    hole = shapely.box(10, 5, 50, 15).difference(shapely.box(20, 7, 30, 9))
+    whole = hole if shape == "polygon" else shapely.MultiPolygon([hole, shapely.box(60, 5, 70, 9)])
+    features = list(geojson.region_features({1: [whole]}, ["", "tumour"]))
+    geojson.write_geojson(tmp_path / "a.geojson", features, (3, 8), "scanned")
+    content = json.loads((tmp_path / "a.geojson").read_text())
+    assert (content["type"], content["origin"]) == ("FeatureCollection", "scanned")
+    (one,) = content["features"]
+    found = shapely.from_geojson(json.dumps(one["geometry"]))
+    assert found.equals(shapely.affinity.translate(whole, -8, -3))
+    assert one["id"] == features[0]["id"]
 
 
 def test_failed_write_leaves_no_file(tmp_path: Path) -> None:

@@ -48,3 +48,16 @@ def test_tiles_beyond_the_slide_are_clipped(slide):
 def test_refuses_a_wrong_number_of_values(slide):
     with pytest.raises(ValueError, match=r"a: values have shape \(3,\); expected \(1,\)"):
         heatmap.paint(sources.Coords("a", np.zeros((1, 2), int), 10, 1.0), np.ones(3), slide)
+
+
+def test_tiles_that_are_rectangles_of_level_0(slide):
+    """Of 20 x 20 pixels, each 1 x 2 pixels of level 0: rows 20:40, columns 80:120."""
+    coords = sources.Coords("a", np.array([[80, 20]]), 20, 2.0, row_step=1.0)
+    assert (coords.steps, coords.sides_at_level_0) == ((1, 2), (20, 40))
+    painted, share = heatmap.paint(coords, [0.5], slide)
+    assert (painted.shape, share) == ((20, 16), 1)
+    expected = np.full((20, 16), np.nan, np.float32)
+    expected[4:8, 8:12] = 0.5
+    np.testing.assert_array_equal(painted, expected)
+    assert heatmap.height_of(painted, coords, slide) == 1
+    assert heatmap.as_source(painted, coords, slide).mpp == (2.5, 5.0)

@@ -104,3 +104,20 @@ def test_view_of_a_slide_has_the_pixel_size_of_its_thumbnail(tmp_path):
     slide_viewer.write_slide_view(tmp_path, "a", slide, title="A")
     (view,) = slide_viewer.read_views(tmp_path)
     assert (view.title, view.mpp) == ("A", 0.5)
+
+
+def test_overlay_whose_pixels_are_not_square(tmp_path):
+    """An overlay of 50 x 200 pixels over a slide of 100 x 160 has its third quarter of rows in rows 50:75."""
+    labels = np.zeros((50, 200), int)
+    labels[25:38, 100:] = 1
+    overlay = slide_viewer.class_overlay("mask", labels, ("ground", "tissue"), height=1.0)
+    image = np.zeros((100, 160, 3), np.uint8)
+    slide_viewer.write_view(tmp_path, "a", image, [overlay])
+    (view,) = slide_viewer.read_views(tmp_path)
+    with Image.open(view.overlays[0].file) as file:
+        painted = np.asarray(file)[..., 3] > 0
+    assert painted.shape[1] / painted.shape[0] == pytest.approx(160 / 100, rel=0.01)
+    rows, columns = (np.flatnonzero(painted.any(axis)) for axis in (1, 0))
+    side = 160 / painted.shape[1]
+    edges = np.array([rows[0], rows[-1] + 1, columns[0], columns[-1] + 1]) * side
+    assert edges == pytest.approx((50, 76, 80, 160), abs=1)

@@ -11,7 +11,12 @@ from slide_files import noise, write_pyramid
 
 from tfbig import SourceError
 from tfbig.sources import Resolution, open_slide, read_mpp_table
-from tfbig.sources.resolution import _mpp_from_ome, resolution_from_openslide
+from tfbig.sources.resolution import (
+    _mpp_from_ome,
+    doubts,
+    one_size,
+    resolution_from_openslide,
+)
 
 
 @pytest.mark.parametrize(
@@ -113,3 +118,34 @@ def test_table(tmp_path: Path) -> None:
             read_mpp_table(table)
     with pytest.raises(SourceError, match=r"none\.csv: cannot be read"):
         read_mpp_table(tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize(
+    ("mpp", "magnification", "kinds"),
+    [
+        ((0.25, 0.25), 40.0, []),
+        ((0.499, 0.499), 20.0, []),
+        ((0.2282, 0.2282), 40.0, []),  # of Hamamatsu
+        ((0.234, 0.234), 20.0, ["a magnification that contradicts the size of pixels"]),
+        ((0.5, 0.5), 40.0, ["a magnification that contradicts the size of pixels"]),
+        ((0.25, 0.2), None, ["pixels that are not square"]),
+        ((0.25, 0.2485), None, []),
+        ((0.00025, 0.00025), None, ["pixels of an implausible size"]),
+        ((250.0, 250.0), None, ["pixels of an implausible size"]),
+        (None, 40.0, []),
+    ],
+)
+def test_doubts(mpp: Any, magnification: float | None, kinds: list[str]) -> None:
+    found = doubts(mpp, magnification)
+    assert list(found) == kinds
+    if magnification == 20 and kinds:
+        assert found[kinds[0]] == (
+            "20x, but 0.234 x 0.234 um a pixel, which is 42.7x; the micrometres are used"
+        )
+
+
+def test_one_size() -> None:
+    assert one_size((0.25, 0.25)) == 0.25
+    assert one_size((0.25, 0.2525)) == pytest.approx(0.25125)
+    assert one_size((0.25, 0.2)) is None
+    assert one_size((4.0, 4.1), rounding=0.05) == pytest.approx(4.05)

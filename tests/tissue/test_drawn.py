@@ -16,6 +16,7 @@ from tfbig.results import geojson, outlines
 from tfbig.sources import ArraySource, Slide, open_slide
 from tfbig.tissue import find_tissue, read_tissue
 from tfbig.tissue.drawn import Outlined
+from tfbig.tissue.outline_file import OutlineRule
 
 SQUARE = {"type": "Polygon", "coordinates": [[[0, 0], [40, 0], [40, 50], [0, 50], [0, 0]]]}
 HOLED = {
@@ -97,6 +98,28 @@ def test_round_trip_of_a_real_slide(tmp_path: Path) -> None:
     assert 2 * both / (again.mask.sum() + tissue.mask.sum()) > 0.99
 
 
+def test_labels_are_counted_from_the_origin_of_a_slide(tmp_path: Path) -> None:
+    image = ArraySource(np.zeros((100, 80, 3), np.uint8))
+    image.origin = 30, 20
+    path = written(tmp_path / "a.geojson", SQUARE)
+    found = Outlined(path, image)
+    expected = np.zeros((100, 80), bool)
+    expected[30:80, 20:60] = True
+    np.testing.assert_array_equal(found.read(0, 100)[..., 0], expected)
+    assert "shifted by x 20 and y 30 from the scanned area" in found.note
+    plain = Outlined(path, image, OutlineRule(origin="level-0"))
+    np.testing.assert_array_equal(plain.read(0, 100)[..., 0], np.roll(expected, (-30, -20), (0, 1)))
+
+
+def test_tissue_is_counted_from_the_origin_of_a_slide(slide: Slide, tmp_path: Path) -> None:
+    slide.origin = 50, 40
+    tissue = read_tissue(written(tmp_path / "a.geojson", SQUARE), slide)
+    expected = np.zeros((100, 80), bool)
+    expected[50:, 40:] = True
+    np.testing.assert_array_equal(tissue.mask, expected)
+    assert "shifted by x 40 and y 50" in tissue.note
+
+
 def test_polygon_that_crosses_itself(slide: Slide, tmp_path: Path) -> None:
     bow = shapely.Polygon([(0, 0), (40, 40), (40, 0), (0, 40)])
     content = json.loads(shapely.to_geojson(bow))
@@ -111,7 +134,7 @@ def test_polygon_that_crosses_itself(slide: Slide, tmp_path: Path) -> None:
         ("{", r"is not a GeoJSON file \(JSONDecodeError"),
         ("3", "is not a GeoJSON file"),
         ('{"type": "Polygon"}', "is not a GeoJSON file"),
-        ('{"features": [{"geometry": null}]}', "is not a GeoJSON file"),
+        ('{"features": [{"geometry": null}]}', "has no polygons; expected outlines. Draw"),
         ('{"features": []}', "has no polygons; expected outlines. Draw"),
         ("[" * 100_000, r"is not a GeoJSON file \(RecursionError"),
         (json.dumps({"type": "Point", "coordinates": [1, 2]}), "has no polygons"),

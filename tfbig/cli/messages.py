@@ -13,6 +13,11 @@ _FLAGS = (
         r"Pass z=0, or another plane up to (\d+), or z='max' for (.*) to open_slide\.",
         r"Use --z 0, or another plane up to \1, or --z max for \2.",
     ),
+    (
+        r"Pass classes=\('NAME', \.\.\.\) of OutlineRule: the names of the classes that count\.",
+        "Name those that count with --outline-classes NAME.",
+    ),
+    (r"Pass level=0 to use the pixels", "Use --level 0 for the pixels"),
     (r"Budget\(scratch=\.\.\.\)", "--scratch"),
     (r"Budget\(disk=\.\.\.\)", "--disk"),
     (r"`device`( of the Budget)?", "--device-memory"),

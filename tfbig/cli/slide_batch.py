@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TextIO, TypeAlias, TypeVar
 
@@ -16,16 +16,19 @@ from tqdm import tqdm
 
 from tfbig import SourceError, Stopped, TfbigError, sources
 from tfbig.cli import dask, messages
-from tfbig.cli.data import cohort, side_tables, slide_folders, volume_folders
+from tfbig.cli import paths as cli_paths
+from tfbig.cli.data import cohort, scales, side_tables, slide_folders, volume_folders
 from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.settings.flag import deciding
 from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings
 from tfbig.cli.settings.yaml_flags import read_yaml
 from tfbig.errors import one_line
-from tfbig.results import report, run_folder, slide_viewer
+from tfbig.results import geojson, report, run_folder, slide_viewer
 from tfbig.sources.names import Names, title_of
+from tfbig.sources.resolution import Mpp, is_plausible
 from tfbig.sources.slides.slide import Slide
 from tfbig.system import output_folder, progress, signals
+from tfbig.tissue.outline_file import LEVEL_0, SCANNED
 
 S = TypeVar("S", TileSettings, PredictSettings, FeaturesSettings)
 BatchSettings: TypeAlias = TileSettings | PredictSettings | FeaturesSettings
@@ -45,6 +48,9 @@ class Work(Generic[S]):
             "volumes", which `process` opens itself; its slide is then None.
         prepare: Function that is called once before the first slide, if any is not done; what it raises ends the
             command.
+        pixels: Micrometres along rows and columns of a pixel of what `process` has read, by slide, where that is not
+            the resolution of the settings: tiles of `--coords`.
+        trained: Sizes of the pixels that the model was trained on, if they are known.
     """
 
     name: str
@@ -53,8 +59,11 @@ class Work(Generic[S]):
     finished: Callable[[Path], bool]
     reads: str = "slides"
     prepare: Callable[[], object] = lambda: None
+    pixels: dict[Path, Mpp | None] = field(default_factory=dict)
+    trained: tuple[Mpp, ...] = ()
 
 
+_OWN_SIZE: Final = "files say the size of their pixels, or --mpp-of does. Use --mpp-of for another."
 _RESULTS: Final = (run_folder.PREDICTIONS, "*.h5")
 """Files that a folder has if a slide is done: of `predict`, of `tile` and `features`."""
 LISTED: Mapping[str, tuple[Callable[[Path], list[Path]], Collection[str]]] = {
@@ -67,11 +76,13 @@ LISTED: Mapping[str, tuple[Callable[[Path], list[Path]], Collection[str]]] = {
 
 
 class Outcome(NamedTuple):
-    """Outcome of the work on a slide: a line to print, or the reason why it failed, and the time."""
+    """Outcome of the work on a slide: a line to print, or the reason why it failed, the time, and its pixels."""
 
     line: str | None
     reason: str | None
     seconds: float
+    scale: scales.Scale | None = None
+    uses_slide_mpp: bool = False
 
 
 def with_resolution(settings: S, **default: float) -> S:
@@ -105,6 +116,20 @@ def asked_resolution(settings: BatchSettings) -> dict[str, Any]:
         settings: Settings of the command.
     """
     return {key: value for key, value in resolution(settings).items() if value is not None}
+
+
+def refuse_resolution(settings: BatchSettings, reason: str) -> None:
+    """Check that no flag asks for a resolution.
+
+    Args:
+        settings: Settings of the command.
+        reason: Why it is not used.
+
+    Raises:
+        FlagError: A flag does.
+    """
+    for name, value in asked_resolution(settings).items():
+        raise cli_paths.FlagError(f"--{name} {value:g}: is not used: {reason} Remove it.")
 
 
 def run(settings: S, make_work: Callable[[S], Work[S]]) -> int:
@@ -159,6 +184,8 @@ def _report_outcomes(outcomes: Iterator[tuple[Path, Outcome]], count: int, work:
     settings = work.settings
     failed, quiet = 0, settings.quiet or not sys.stderr.isatty()
     first: dict[str, Path] = {}
+    read: dict[str, scales.Scale] = {}
+    uses_slide_mpp = False
     for path, outcome in tqdm(outcomes, total=count, unit=work.reads[:-1], disable=quiet):
         failed += outcome.reason is not None
         if outcome.reason is None:
@@ -169,6 +196,15 @@ def _report_outcomes(outcomes: Iterator[tuple[Path, Outcome]], count: int, work:
             _print(f"failed: {_printable(path)}: {reason}", sys.stderr, quiet)
         if not settings.dry_run:
             run_folder.save_failure(settings.out, _printable(path), outcome.reason)
+        uses_slide_mpp |= outcome.uses_slide_mpp
+        if outcome.scale is not None:
+            read[path.name] = outcome.scale
+    said = scales.lines(read)
+    said += scales.against_run({name: scale.pixel for name, scale in read.items()}, work.trained)
+    if settings.slide_mpp is not None and read and not uses_slide_mpp:
+        said.append(f"--slide-mpp {settings.slide_mpp:g} is not used: {_OWN_SIZE}")
+    for line in said:
+        _print(line, sys.stderr, quiet)
     return failed
 
 
@@ -188,6 +224,7 @@ def process_slide(work: Work[Any], path: Path, mpp: float | None) -> Outcome:
             if work.reads in ("slides", "scenes"):
                 slide = stack.enter_context(closing(open_slide(path, mpp, work.settings)))
             line = work.process(path, slide)
+            scale, used = _scale(work, path, slide), _is_given(slide, mpp, work.settings)
     except Stopped:
         raise
     except Exception as error:  # whatever a library raises for one slide, the others are done
@@ -198,11 +235,29 @@ def process_slide(work: Work[Any], path: Path, mpp: float | None) -> Outcome:
         text = text if expected and text else f"{type(error).__name__}: {text}"
         reason = one_line(text).removeprefix(f"{path}: ")
         return Outcome(None, reason, time.monotonic() - start)
-    return Outcome(line, None, time.monotonic() - start)
+    return Outcome(line, None, time.monotonic() - start, scale, used)
+
+
+def _scale(work: Work[Any], path: Path, slide: Slide | None) -> scales.Scale | None:
+    """Return what is to be said about the pixels of a slide that was read; None of what is no slide."""
+    if work.reads != "slides" or slide is None:
+        return None
+    pixel = work.pixels.get(path)
+    asked = asked_resolution(work.settings)
+    if path not in work.pixels and slide.mpp is not None and asked:
+        rows, columns = slide.steps(**asked)
+        pixel = slide.mpp[0] * rows, slide.mpp[1] * columns
+    return scales.scale_of(slide, pixel)
+
+
+def _is_given(slide: Slide | None, mpp: float | None, settings: BatchSettings) -> bool:
+    """Return whether the size of the pixels of a slide is that of `--slide-mpp`."""
+    given = settings.slide_mpp
+    return slide is not None and mpp is None and given is not None and slide.mpp == (given, given)
 
 
 def open_slide(path: Path, mpp: float | None, settings: BatchSettings) -> Slide:
-    """Open a slide with the size of its pixels: of `--mpp-of`, else of the file, else of `--slide-mpp`.
+    """Open a slide with the size of its pixels: of `--mpp-of`, else a plausible one of the file, else `--slide-mpp`.
 
     Args:
         path: Path of the slide.
@@ -218,7 +273,8 @@ def open_slide(path: Path, mpp: float | None, settings: BatchSettings) -> Slide:
         z=settings.z,
         percentiles=None if low_high is None else (low_high[0], low_high[1]),
     )
-    if slide.mpp is None and settings.slide_mpp is not None:
+    unknown = slide.mpp is None or not is_plausible(slide.mpp)
+    if unknown and mpp is None and settings.slide_mpp is not None:
         slide.mpp = (settings.slide_mpp, settings.slide_mpp)
     return slide
 
@@ -312,6 +368,35 @@ def _sizes(table: str, paths: Sequence[Path]) -> dict[Path, float]:
     """Return the size of pixels by path, and say which rows of `--mpp-of` match no slide."""
     slides = Names((os.path.abspath(path), path) for path in paths)
     return side_tables.assigned(table, sources.read_mpp_table(table), slides)
+
+
+def write_outlines(
+    settings: TileSettings | PredictSettings,
+    path: Path,
+    slide: Slide,
+    features: Iterable[Mapping[str, Any]],
+) -> int:
+    """Write outlines as `SLIDE.geojson`, counted from where `--outline-origin` says, and return their number.
+
+    Args:
+        settings: Settings of the command.
+        path: Path of the slide.
+        slide: The slide.
+        features: GeoJSON features in pixels of level 0.
+    """
+    file = output_folder.file_in(Path(settings.out), f"{title_of(path)}.geojson")
+    row, column = slide.origin
+    if not (row or column):
+        return geojson.write_geojson(file, features)
+    if settings.outline_origin == LEVEL_0:
+        return geojson.write_geojson(file, features, counted_from=LEVEL_0)
+    count = geojson.write_geojson(file, features, slide.origin, SCANNED)
+    _print(
+        f"{path.name}: its outlines are counted from the scanned area, x {column} and y {row} of level 0, as in QuPath",
+        sys.stdout,
+        settings.quiet or not sys.stderr.isatty(),
+    )
+    return count
 
 
 def _claim_folder(folder: Path, name: str, settings: BatchSettings, paths: Sequence[Path]) -> None:

@@ -466,7 +466,11 @@ def slide_overlay(
     _add_scale_bar(left, slide, columns)
     right.imshow(small)
     width = over.share * columns
-    height = width * over.image.shape[0] / over.image.shape[1]
+    height = (
+        width * over.image.shape[0] / over.image.shape[1]
+        if over.height is None
+        else over.height * rows
+    )
     extent = (-0.5, width - 0.5, height - 0.5, -0.5)
     right.imshow(over.image, extent=extent, interpolation="nearest")
     _add_legend(figure, over)

@@ -49,7 +49,7 @@ def region_features(
 
 def tile_features(
     coords: npt.ArrayLike,
-    size: float,
+    size: float | tuple[float, float],
     classes: npt.ArrayLike,
     names: Sequence[str],
     measurements: Mapping[str, npt.ArrayLike] | None = None,
@@ -58,7 +58,7 @@ def tile_features(
 
     Args:
         coords: x and y of the upper left corners at level 0, `[n, 2]`.
-        size: Side of a tile at level 0.
+        size: Side of a tile at level 0, or its height and width.
         classes: Class numbers of the tiles `[n]`.
         names: Names of the classes, by number.
         measurements: Numbers of the tiles `[n]` by name, such as attention and probabilities.
@@ -68,8 +68,9 @@ def tile_features(
     """
     columns = {key: np.asarray(values, float) for key, values in (measurements or {}).items()}
     places = np.asarray(coords)
+    height, width = size if isinstance(size, tuple) else (size, size)
     for index, ((x, y), number) in enumerate(zip(places, np.asarray(classes), strict=True)):
-        square = shapely.box(x, y, x + size, y + size)
+        square = shapely.box(x, y, x + width, y + height)
         row = {key: float(values[index]) for key, values in columns.items()}
         yield _feature(square, "detection", int(number), names, row)
 
@@ -90,12 +91,20 @@ def instance_features(
         yield _feature(polygon, "detection", 1, ("background", name), measurements)
 
 
-def write_geojson(path: PathLike, features: Iterable[Mapping[str, Any]]) -> int:
+def write_geojson(
+    path: PathLike,
+    features: Iterable[Mapping[str, Any]],
+    origin: tuple[int, int] = (0, 0),
+    counted_from: str | None = None,
+) -> int:
     """Write a FeatureCollection with one feature per line; the file appears when it is complete.
 
     Args:
         path: File to write.
-        features: GeoJSON features.
+        features: GeoJSON features in pixels of level 0.
+        origin: Row and column of level 0 that become 0: `Slide.origin` for QuPath.
+        counted_from: What the file says of its origin, "scanned" or "level-0", so that it is read as it is meant; by
+            default nothing.
 
     Returns:
         The number of features.
@@ -105,15 +114,31 @@ def write_geojson(path: PathLike, features: Iterable[Mapping[str, Any]]) -> int:
         Stopped: The process was requested to stop, by a signal.
     """
     count = 0
+    said = "" if counted_from is None else f'"origin": "{counted_from}", '
     with atomic_write(path) as part, part.open("w", encoding="utf-8") as file:
-        file.write('{"type": "FeatureCollection", "features": [')
+        file.write(f'{{"type": "FeatureCollection", {said}"features": [')
         for feature in features:
             signals.check()
-            text = json.dumps(feature, allow_nan=False, separators=(",", ":"))
+            placed = _shifted(feature, origin) if any(origin) else feature
+            text = json.dumps(placed, allow_nan=False, separators=(",", ":"))
             file.write((",\n" if count else "\n") + text)
             count += 1
         file.write("\n]}\n")
     return count
+
+
+def _shifted(feature: Mapping[str, Any], origin: tuple[int, int]) -> dict[str, Any]:
+    """Return a feature counted from another row and column."""
+    row, column = origin
+
+    def moved(coordinates: Any) -> Any:
+        if isinstance(coordinates[0], list | tuple):
+            return [moved(each) for each in coordinates]
+        x, y = coordinates
+        return [x - column, y - row]
+
+    geometry = feature["geometry"]
+    return {**feature, "geometry": {**geometry, "coordinates": moved(geometry["coordinates"])}}
 
 
 def _feature(

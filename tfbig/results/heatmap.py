@@ -28,7 +28,7 @@ def paint(coords: Coords, values: npt.ArrayLike, slide: Slide) -> tuple[Map, flo
     Returns:
         The map `[h, w]`, float32, over the whole slide with `PARTS` pixels along a tile: the mean of the tiles that
         cover most of a pixel, NaN where there is none. And the width of the map as a share of the slide's: above 1 if
-        the last pixel extends beyond the slide.
+        the last pixel extends beyond the slide. `height_of` returns its height.
 
     Raises:
         ValueError: `values` does not have one number for each tile.
@@ -38,10 +38,12 @@ def paint(coords: Coords, values: npt.ArrayLike, slide: Slide) -> tuple[Map, flo
         raise ValueError(
             f"{coords.name}: values have shape {numbers.shape}; expected ({len(coords.coords)},)."
         )
-    step = pixel_size(coords)
-    rows, columns = (max(math.ceil(n / step), 1) for n in slide.shape[:2])
+    sides = pixel_sides(coords)
+    rows, columns = (
+        max(math.ceil(n / side), 1) for n, side in zip(slide.shape, sides, strict=False)
+    )
     total, count = np.zeros((rows, columns)), np.zeros((rows, columns), np.int64)
-    corners = np.rint(coords.coords / step).astype(np.int64)
+    corners = np.rint(coords.coords / sides[::-1]).astype(np.int64)
     for row_offset in range(PARTS):
         for column_offset in range(PARTS):
             column, row = corners[:, 0] + column_offset, corners[:, 1] + row_offset
@@ -49,12 +51,24 @@ def paint(coords: Coords, values: npt.ArrayLike, slide: Slide) -> tuple[Map, flo
             np.add.at(total, (row[inside], column[inside]), numbers[inside])
             np.add.at(count, (row[inside], column[inside]), 1)
     painted = np.where(count > 0, total / np.maximum(count, 1), np.nan).astype(np.float32)
-    return painted, columns * step / slide.shape[1]
+    return painted, columns * sides[1] / slide.shape[1]
 
 
-def pixel_size(coords: Coords) -> float:
-    """Return the side of a pixel of a map in pixels of level 0."""
-    return coords.size * coords.step / PARTS
+def height_of(painted: Map, coords: Coords, slide: Slide) -> float:
+    """Return the height of a map as a share of the height of the slide.
+
+    Args:
+        painted: Map from `paint`.
+        coords: Coordinates of the tiles.
+        slide: Slide of the tiles.
+    """
+    return painted.shape[0] * pixel_sides(coords)[0] / slide.shape[0]
+
+
+def pixel_sides(coords: Coords) -> tuple[float, float]:
+    """Return the height and width of a pixel of a map in pixels of level 0."""
+    rows, columns = coords.steps
+    return coords.size * rows / PARTS, coords.size * columns / PARTS
 
 
 def as_source(painted: Map, coords: Coords, slide: Slide) -> ArraySource:
@@ -70,6 +84,6 @@ def as_source(painted: Map, coords: Coords, slide: Slide) -> ArraySource:
     """
     source = ArraySource(np.nan_to_num(painted)[..., None], f"map of {coords.name}")
     if slide.mpp is not None:
-        rows, columns = (n * pixel_size(coords) for n in slide.mpp)
+        rows, columns = (n * m for n, m in zip(slide.mpp, pixel_sides(coords), strict=True))
         source.mpp = rows, columns
     return source

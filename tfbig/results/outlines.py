@@ -68,14 +68,16 @@ def small_labels(labels: Source, side: int = SIDE) -> tuple[Labels, int]:
     return np.concatenate([_majority(strip, factor) for strip in strips]), factor
 
 
-def regions(labels: Labels, step: float = 1.0, smallest: float = 0.0) -> Regions:
+def regions(
+    labels: Labels, step: float | tuple[float, float] = 1.0, smallest: float = 0.0
+) -> Regions:
     """Return outlines of regions: along the edges of pixels, then smoothed by `SMOOTHING`.
 
     A region is a set of pixels of one class that are connected along their edges.
 
     Args:
         labels: Class numbers `[h, w]`, integers; 0 is background.
-        step: Side of a pixel of `labels` in pixels of the slide.
+        step: Side of a pixel of `labels` in pixels of the slide, or its height and width.
         smallest: Minimum area of a region in pixels of `labels`; smaller ones are dropped.
 
     Returns:
@@ -84,6 +86,7 @@ def regions(labels: Labels, step: float = 1.0, smallest: float = 0.0) -> Regions
     Raises:
         Stopped: The process was requested to stop, by a signal.
     """
+    steps = step if isinstance(step, tuple) else (step, step)
     parts, left_out = _largest(measure.label(labels, background=0, connectivity=1), smallest)
     filled = _fill_small_holes(parts)
     polygons: dict[int, list[shapely.Polygon]] = {}
@@ -91,9 +94,20 @@ def regions(labels: Labels, step: float = 1.0, smallest: float = 0.0) -> Regions
     with progress.reporting("outlining", "region") as ticked:
         for index, (polygon, row, column) in enumerate(_polygons(parts), 1):
             ticked(index, count)
-            outline = shapely.transform(_smooth(polygon), lambda xy: xy * step)
+            outline = placed(_smooth(polygon), steps)
             polygons.setdefault(int(labels[row, column]), []).extend(outline.geoms)
     return Regions(dict(sorted(polygons.items())), left_out, filled)
+
+
+def placed(shape: shapely.Geometry, steps: tuple[float, float]) -> shapely.Geometry:
+    """Return a shape of an image in pixels of the slide.
+
+    Args:
+        shape: Shape in pixels of the image: x and y.
+        steps: Height and width of a pixel of the image in pixels of the slide.
+    """
+    rows, columns = steps
+    return shapely.transform(shape, lambda xy: xy * (columns, rows))
 
 
 def _largest(parts: Labels, smallest: float) -> tuple[npt.NDArray[np.int32], int]:

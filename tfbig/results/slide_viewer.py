@@ -51,6 +51,7 @@ class Overlay:
         legend: Pairs of a colour (`#009e73`) and its meaning.
         share: Width as a share of the width of the slide: above 1 if tiles extend beyond it.
         opacity: Initial opacity, 0 to 1.
+        height: Height as a share of the height of the slide; None if pixels are square on the slide.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Overlay:
     legend: tuple[tuple[str, str], ...] = ()
     share: float = 1.0
     opacity: float = 0.5
+    height: float | None = None
 
 
 def class_overlay(
@@ -65,6 +67,7 @@ def class_overlay(
     labels: npt.NDArray[Any],
     names: Sequence[str],
     share: float = 1.0,
+    height: float | None = None,
     opacity: float = 0.5,
     colours: Sequence[tuple[int, int, int]] = COLOURS,
 ) -> Overlay:
@@ -75,6 +78,7 @@ def class_overlay(
         labels: Class numbers `[h, w]`.
         names: Names of the classes, by number.
         share: Width as a share of the width of the slide.
+        height: Height as a share of the height of the slide; None if pixels are square on the slide.
         opacity: Initial opacity, 0 to 1.
         colours: Colours of the classes from 1 on, in turn.
 
@@ -86,10 +90,12 @@ def class_overlay(
     for number in foreground:
         table[number] = (*colours[(number - 1) % len(colours)], 255)
     legend = tuple((hex_of(table[number, :3]), names[number]) for number in foreground)
-    return Overlay(name, table[labels.astype(np.int64)], legend, share, opacity)
+    return Overlay(name, table[labels.astype(np.int64)], legend, share, opacity, height)
 
 
-def attention_overlay(painted: npt.NDArray[Any], num_tiles: int, share: float = 1.0) -> Overlay:
+def attention_overlay(
+    painted: npt.NDArray[Any], num_tiles: int, share: float = 1.0, height: float | None = None
+) -> Overlay:
     """Return an overlay of attention relative to the mean of all tiles, with the same colours for all slides.
 
     Colours are logarithmic, from pale and translucent to dark red and opaque.
@@ -98,6 +104,7 @@ def attention_overlay(painted: npt.NDArray[Any], num_tiles: int, share: float = 
         painted: Attention `[h, w]`, which adds up to 1 over the tiles; NaN where there is no tile.
         num_tiles: Number of tiles.
         share: Width as a share of the width of the slide.
+        height: Height as a share of the height of the slide; None if pixels are square on the slide.
 
     Returns:
         The overlay.
@@ -114,7 +121,7 @@ def attention_overlay(painted: npt.NDArray[Any], num_tiles: int, share: float = 
     texts = [f"{tick:g}" for tick in ATTENTION_TICKS]
     texts[0], texts[-1] = f"{texts[0]} or less", f"{texts[-1]} or more"
     legend = tuple(zip(colours, texts, strict=True))
-    return Overlay("attention, times the mean", image, legend, share, opacity=0.8)
+    return Overlay("attention, times the mean", image, legend, share, 0.8, height)
 
 
 def write_view(
@@ -143,7 +150,7 @@ def write_view(
     layers = []
     for number, overlay in enumerate(overlays):
         file = f"{name}.{number}.png"
-        pixels, share = _inside(_enlarged(overlay.image), overlay.share, rgb.shape)
+        pixels, share = _inside(_enlarged(_square(overlay, rgb.shape)), overlay.share, rgb.shape)
         _save(place / file, pixels)
         facts = {"name": overlay.name, "legend": overlay.legend, "opacity": overlay.opacity}
         layers.append(facts | {"share": share, "file": file})
@@ -280,6 +287,17 @@ def _half(image: Pixels) -> Pixels:
     total = opacity.sum((1, 3))
     colours = (blocks[..., :3] * opacity).sum((1, 3)) // np.maximum(total, 1)
     return np.concatenate([colours, (total + 2) // 4], axis=-1).astype(np.uint8)
+
+
+def _square(overlay: Overlay, shape: tuple[int, ...]) -> Pixels:
+    """Return an overlay with pixels that are square on a slide of `shape`: rows are repeated or left out."""
+    if overlay.height is None:
+        return overlay.image
+    num_rows, num_columns = overlay.image.shape[:2]
+    side = overlay.share * shape[1] / num_columns  # of a pixel, in shown pixels
+    rows = max(round(overlay.height * shape[0] / side), 1)
+    places = ((np.arange(rows) + 0.5) * num_rows / rows).astype(int)
+    return overlay.image if rows == num_rows else overlay.image[places]
 
 
 def _enlarged(image: Pixels) -> Pixels:

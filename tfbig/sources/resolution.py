@@ -20,7 +20,15 @@ Mpp = tuple[float, float]
 """Micrometres per pixel along rows and columns."""
 
 COARSEST: Final = 40.0
-"""Largest plausible um per pixel in TIFF's resolution tags; coarser values are defaults such as 72 dots per inch."""
+"""Largest plausible um per pixel of a slide; coarser values in TIFF's tags are defaults such as 72 dots per inch."""
+FINEST: Final = 0.02
+"""Smallest plausible um per pixel of a slide: 100x is 0.1; finer ones are of electron microscopes, or a wrong unit."""
+SAME_AXES: Final = 0.01
+"""Largest difference of two axes, as a share, with which one number stands for both."""
+UM_TIMES_POWER: Final = 10.0
+"""Micrometres per pixel times magnification: 0.5 at 20x, 0.25 at 40x."""
+CONTRADICTION: Final = 1.5
+"""Factor between micrometres and magnification from which on they contradict each other."""
 _UM_PER_TIFF_UNIT: Final = {2: 25400.0, 3: 10000.0}
 _UM_PER_OME_UNIT: Final = {
     "m": 1e6,
@@ -52,6 +60,52 @@ class Resolution:
 
     mpp: Mpp | None = None
     magnification: float | None = None
+
+
+def one_size(sizes: tuple[float, float], rounding: float = 0.0) -> float | None:
+    """Return the mean of a size along rows and columns, or None if they differ by more than 1 %.
+
+    Args:
+        sizes: The size along rows and along columns.
+        rounding: Share by which they may differ besides, because levels have whole numbers of rows and columns.
+    """
+    differs = abs(sizes[0] - sizes[1]) > (SAME_AXES + rounding) * max(sizes)
+    return None if differs else sum(sizes) / 2
+
+
+def is_plausible(mpp: Mpp) -> bool:
+    """Return whether micrometres per pixel are those of a slide: from `FINEST` to `COARSEST`.
+
+    Args:
+        mpp: Micrometres per pixel along rows and columns.
+    """
+    return min(mpp) >= FINEST and max(mpp) <= COARSEST
+
+
+def doubts(mpp: Mpp | None, magnification: float | None) -> dict[str, str]:
+    """Return what is odd about the resolution of a slide, by the kind of it; nothing if all is well.
+
+    Args:
+        mpp: Micrometres per pixel along rows and columns, or None if unknown.
+        magnification: Magnification of the objective, or None if unknown.
+    """
+    if mpp is None:
+        return {}
+    found = {}
+    each = f"{mpp[0]:.4g} x {mpp[1]:.4g} um a pixel"
+    if not is_plausible(mpp):
+        found["pixels of an implausible size"] = (
+            f"{each}; expected {FINEST:g} to {COARSEST:g}. Check it, or give the right size with --mpp-of"
+        )
+    if one_size(mpp) is None:
+        found["pixels that are not square"] = f"{each}, rows x columns; both are used"
+    power = UM_TIMES_POWER * 2 / sum(mpp)
+    ratio = 1.0 if magnification is None else max(magnification / power, power / magnification)
+    if ratio > CONTRADICTION:
+        found["a magnification that contradicts the size of pixels"] = (
+            f"{magnification:g}x, but {each}, which is {power:.3g}x; the micrometres are used"
+        )
+    return found
 
 
 def resolution_from_openslide(properties: Mapping[str, str]) -> Resolution:

@@ -157,6 +157,7 @@ class Source(Readable):
         shape: `(rows, columns, channels)`.
         mpp: Micrometres per pixel along rows and columns, or None if unknown. Sources that
             resample another source adjust it.
+        origin: Row and column from which outlines count: `Slide.origin` for level 0 of a slide, else `(0, 0)`.
 
     Raises:
         SourceError: The shape does not have two or three axes, an axis has size 0, or the dtype is
@@ -177,6 +178,7 @@ class Source(Readable):
     def __init__(self, shape: Sequence[int], dtype: npt.DTypeLike, name: str) -> None:
         super().__init__(_image_shape(shape, name), dtype, name)
         self.mpp: tuple[float, float] | None = None
+        self.origin = 0, 0
 
     def read_window(self, rows: tuple[int, int], columns: tuple[int, int]) -> RowArray:
         """Read a rectangle, decoding no more than it needs.

@@ -375,6 +375,8 @@ class CenterCropped(View):
 
     Attributes:
         whole: The image, before it is scaled.
+        scaled_size: Rows and columns of the image after it is scaled.
+        corner: Row and column of the square in that.
 
     Raises:
         SourceError: The source has another dtype, or `side` is below 1.
@@ -391,7 +393,8 @@ class CenterCropped(View):
         scaled = Scaled(
             source, (max(round(rows * factor), side), max(round(columns * factor), side))
         )
-        top, left = ((n - side) // 2 for n in scaled.shape[:2])
+        self.scaled_size = scaled.shape[:2]
+        self.corner = top, left = (scaled.shape[0] - side) // 2, (scaled.shape[1] - side) // 2
         square = scaled.crop((top, top + side), (left, left + side))
         name = f"{side} x {side} in the middle of {source.name}"
         super().__init__(square, square.shape, square.dtype, name)

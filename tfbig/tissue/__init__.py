@@ -3,6 +3,15 @@
 from tfbig.tissue.drawn import read_tissue
 from tfbig.tissue.masking import masked
 from tfbig.tissue.masks import Tissue, find_tissue, tissue_mask
+from tfbig.tissue.outline_file import OutlineRule
 from tfbig.tissue.stain import find_stains
 
-__all__ = ["Tissue", "find_stains", "find_tissue", "masked", "read_tissue", "tissue_mask"]
+__all__ = [
+    "OutlineRule",
+    "Tissue",
+    "find_stains",
+    "find_tissue",
+    "masked",
+    "read_tissue",
+    "tissue_mask",
+]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +14,25 @@ from tfbig.errors import SourceError
 from tfbig.sources import Slide, Source, rasterizing
 from tfbig.sources.files import PathLike
 from tfbig.tissue.masks import Tissue, small_step
+from tfbig.tissue.outline_file import OutlineRule, read_outlines
 
 
-def read_tissue(path: PathLike, slide: Slide) -> Tissue:
+def read_tissue(path: PathLike, slide: Slide, rule: OutlineRule | None = None) -> Tissue:
     """Read the tissue of a slide from outlines.
 
     Args:
-        path: GeoJSON file: a FeatureCollection, a list of features or one feature, with polygons in pixels of level 0.
+        path: GeoJSON file, as QuPath exports it: a FeatureCollection, a list of features or one feature, with polygons
+            in pixels of level 0, counted from the corner of the scanned area, `Slide.origin`.
         slide: The slide.
+        rule: Which outlines count, and where they are counted from; by default `OutlineRule()`.
 
     Returns:
-        A mask of the pixels, at the size that `find_tissue` uses, whose centre is in a polygon.
+        A mask of the pixels, at the size that `find_tissue` uses, whose centre is in a polygon. Its `note` says which
+        outlines do not count, and by how much they were shifted.
 
     Raises:
-        SourceError: The file is not GeoJSON, has no polygon, or its polygons are not on the slide.
+        SourceError: The file is not GeoJSON, has no polygon that counts, several classes could count, or its polygons
+            are not on the slide.
 
     Example:
         >>> np.save("slide.npy", np.zeros((100, 80, 3), "uint8"))
@@ -41,7 +44,7 @@ def read_tissue(path: PathLike, slide: Slide) -> Tissue:
         0.25
     """
     rows, columns = slide.shape[:2]
-    polygons = _polygons_on(path, rows, columns, slide.name)
+    polygons, note = read_outlines(path, (rows, columns), slide.origin, rule, slide.name)
     height, width = slide.scaled(small_step(slide)).shape[:2]
     to_slide = Affine.scale(columns / width, rows / height)
     mask = np.zeros((height, width), np.uint8)
@@ -50,7 +53,7 @@ def read_tissue(path: PathLike, slide: Slide) -> Tissue:
         raise SourceError(
             f"{path}: its polygons are smaller than a pixel of the mask. Draw larger ones."
         )
-    return Tissue(mask > 0, (rows, columns))
+    return Tissue(mask > 0, (rows, columns), note=note)
 
 
 class Outlined(Source):
@@ -58,16 +61,28 @@ class Outlined(Source):
 
     Args:
         path: As for `read_tissue`.
-        image: The image; polygons are in its pixels.
+        image: The image; polygons are in its pixels, counted from `origin`.
+        rule: As for `read_tissue`.
+        origin: Row and column that count as 0; by default `image.origin`, that of the slide whose level 0 it is.
+
+    Attributes:
+        note: As of `read_tissue`.
 
     Raises:
         SourceError: As for `read_tissue`.
     """
 
-    def __init__(self, path: PathLike, image: Source) -> None:
+    def __init__(
+        self,
+        path: PathLike,
+        image: Source,
+        rule: OutlineRule | None = None,
+        origin: tuple[int, int] | None = None,
+    ) -> None:
         rows, columns = image.shape[:2]
         super().__init__((rows, columns, 1), np.uint8, Path(path).name)
-        polygons = _polygons_on(path, rows, columns, image.name)
+        first = image.origin if origin is None else origin
+        polygons, self.note = read_outlines(path, (rows, columns), first, rule, image.name)
         self._tree = shapely.STRtree(polygons)
 
     def _read(self, start: int, stop: int) -> npt.NDArray[Any]:
@@ -80,43 +95,3 @@ class Outlined(Source):
             polygons = self._tree.geometries.take(found)
             rasterizing.draw([(p, 1) for p in polygons], labels, Affine.translation(left, start))
         return labels[..., None]
-
-
-def _polygons_on(path: PathLike, rows: int, columns: int, name: str) -> list[shapely.Geometry]:
-    """Return the polygons of a file, at least one of which is on an image.
-
-    Raises:
-        SourceError: The file is not GeoJSON, or none is.
-    """
-    polygons = _polygons(Path(path))
-    if not any(polygon.intersects(shapely.box(0, 0, columns, rows)) for polygon in polygons):
-        raise SourceError(
-            f"{path}: none of its {len(polygons)} polygons is on {name}, {rows} x {columns}; expected coordinates in "
-            "pixels of level 0. Use the outlines of this slide."
-        )
-    return polygons
-
-
-def _polygons(path: Path) -> list[shapely.Geometry]:
-    """Return the polygons and multipolygons of a file."""
-    try:
-        shapes = [shapely.from_geojson(json.dumps(each)) for each in _geometries(path)]
-    except Exception as error:  # whatever the document holds
-        raise SourceError(
-            f"{path}: is not a GeoJSON file ({type(error).__name__}: {error}). Export the annotations again."
-        ) from error
-    polygons = [shape for shape in shapes if shape.geom_type in ("Polygon", "MultiPolygon")]
-    if not polygons:
-        raise SourceError(
-            f"{path}: has no polygons; expected outlines. Draw at least one, and export it as GeoJSON."
-        )
-    return [shapely.make_valid(polygon) for polygon in polygons]
-
-
-def _geometries(path: Path) -> Iterator[Any]:
-    """Yield the geometries of a FeatureCollection, a list of features, a feature, or a geometry."""
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if isinstance(content, dict):
-        content = content.get("features", [content])
-    for feature in content:
-        yield feature.get("geometry", feature)

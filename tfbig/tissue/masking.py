@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +18,12 @@ from tfbig.sources.masked import Colour, background_of_mask
 from tfbig.sources.resolution import Resolution
 from tfbig.tissue.drawn import read_tissue
 from tfbig.tissue.masks import Tissue, find_tissue
+from tfbig.tissue.outline_file import OutlineRule, is_outline_file
 
 __all__ = ["masked"]
 
 Mask = Tissue | Source | npt.NDArray[Any] | PathLike
 """Tissue, an image that is not 0 where foreground is, or a file: a picture, a TIFF file or GeoJSON."""
-
-_OUTLINES: Final = frozenset({".geojson", ".json"})
 
 
 def masked(
@@ -39,6 +37,7 @@ def masked(
     mpp: float | None = None,
     magnification: float | None = None,
     cell: int | None = None,
+    outlines: OutlineRule | None = None,
 ) -> Masked:
     """Mask a slide, so that streamed models compute its tissue only.
 
@@ -49,8 +48,8 @@ def masked(
         slide: The slide, or an image.
         mask: Foreground of the whole slide: tissue of `find_tissue` or `read_tissue`; an array or image, of any size
             with the ratio of rows to columns of the slide, that is not 0 where foreground is; or the path of such an
-            image, or of GeoJSON with outlines in pixels of level 0, as QuPath exports it. Default:
-            `find_tissue(slide)`.
+            image, or of GeoJSON with outlines in pixels of level 0, as QuPath exports it; those of an image that is
+            not level 0 of a slide are in its own pixels. Default: `find_tissue(slide)`.
         colour: Colour of the background, one number for all channels or one for each. Default: the median of pixels
             sampled there.
         dilation: Micrometres by which the foreground is enlarged.
@@ -61,6 +60,7 @@ def masked(
         magnification: Magnification, as in `Slide.at`.
         cell: Side of a cell in pixels. Default: a pixel of the mask, rounded down to a power of two if it is not a
             whole number of pixels, and doubled until there are at most 2**22 cells.
+        outlines: Which outlines of GeoJSON count, and where they are counted from; by default `OutlineRule()`.
 
     Returns:
         The image at the resolution. Its `background` is what streamed models leave out.
@@ -96,7 +96,7 @@ def masked(
         background = found.background
         colour = found.fill
     else:
-        background = background_of_mask(source, _image_of(mask, slide), cell)
+        background = background_of_mask(source, _image_of(mask, slide, outlines), cell)
     assert background is not None
     foreground = _dilated(background.foreground, _radius(source, dilation, background.cell))
     return Masked(source, Background(foreground, background.cell), colour)
@@ -112,7 +112,7 @@ class _Image(Slide):
         super().__init__(
             source.name, [(rows, columns)], channels, source.dtype, resolution, "source"
         )
-        self._source = source
+        self._source, self.origin = source, source.origin
 
     def _open(self, level: int) -> Source:
         return self._source
@@ -132,11 +132,10 @@ def _check_arguments(mask: Any, colour: Any, leave_out: Any, dilation: float) ->
         )
 
 
-def _image_of(mask: Mask | None, slide: Slide) -> Source:
+def _image_of(mask: Mask | None, slide: Slide, rule: OutlineRule | None) -> Source:
     """Return a mask as an image that is not 0 where foreground is."""
     if isinstance(mask, str | os.PathLike):
-        is_outline = Path(mask).suffix.lower() in _OUTLINES
-        mask = read_tissue(mask, slide) if is_outline else open_labels(mask)
+        mask = read_tissue(mask, slide, rule) if is_outline_file(mask) else open_labels(mask)
     if mask is None:
         mask = find_tissue(slide)
         if not mask.mask.any():

@@ -21,6 +21,7 @@ from skimage import color, filters, morphology
 
 from tfbig.errors import SourceError
 from tfbig.sources import PackedMask, Slide, Source, Upsampled
+from tfbig.sources.resolution import is_plausible
 from tfbig.units import counted
 
 __all__ = ["BlockMeans", "Tissue", "find_tissue", "tissue_mask"]
@@ -160,11 +161,13 @@ class Tissue:
         shape: Rows and columns of the slide at level 0.
         agreement: Dice coefficient of the masks of the methods "colour" and "otsu". Where it is low, tissue is pale, or
             something else on the slide is coloured.
+        note: What is to be said of outlines that the mask was read from, in one line, or nothing.
     """
 
     mask: Mask
     shape: tuple[int, int]
     agreement: float = 1.0
+    note: str = ""
 
     @property
     def share(self) -> float:
@@ -343,7 +346,7 @@ def small_step(slide: Slide) -> float:
     Args:
         slide: The slide.
     """
-    if slide.mpp is not None:
+    if slide.mpp is not None and is_plausible(slide.mpp):
         return max(2 * MPP / sum(slide.mpp), 1.0)
     return max(max(slide.shape[:2]) / SIDE, 1.0)
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from tfbig.errors import SourceError
 from tfbig.sources import Macenko, Reinhard, Slide
+from tfbig.sources.resolution import is_plausible
 from tfbig.sources.stain import METHODS
 from tfbig.tissue.masks import find_tissue
 from tfbig.units import counted
@@ -63,7 +64,8 @@ def find_stains(slide: Slide, method: str = "macenko") -> Macenko | Reinhard:
 def _tissue_pixels(slide: Slide) -> npt.NDArray[Any]:
     """Return pixels `[n, 3]` of the tissue, at most `MOST`."""
     mask = find_tissue(slide).mask
-    finest = max(2 * MPP / sum(slide.mpp), 1.0) if slide.mpp else 1.0
+    known = slide.mpp is not None and is_plausible(slide.mpp)
+    finest = max(2 * MPP / sum(slide.mpp), 1.0) if slide.mpp and known else 1.0
     longer = max(slide.shape[:2])
     image = slide.thumbnail(min(round(longer / finest), SIDE))
     rows, columns = (

@@ -19,8 +19,10 @@ from PIL import Image
 from samples import ROOT
 
 import train
+from tfbig import SourceError
 from tfbig.cli.data import bags
 from tfbig.cli.data.splits import SPLITS
+from tfbig.cli.settings.tasks import MILSettings
 from tfbig.datasets.digits import read_digits
 
 
@@ -254,3 +256,11 @@ def test_splits_are_disjoint():
     tiles = [{t.tobytes() for b in getattr(data, s).bags for t in b.read(0, 8)} for s in SPLITS]
     assert not tiles[0] & tiles[1]
     assert not tiles[1] & tiles[2]
+
+
+@pytest.mark.parametrize("kind", ["features", "shapes"])
+def test_resolution_that_is_not_used(kind):
+    with pytest.raises(
+        SourceError, match=f"--mpp 0.5: is not used with --bags {kind}, whose tiles"
+    ):
+        bags.load(MILSettings(bags=kind, mpp=0.5))

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import tifffile
 from cli_runs import failures, metrics, predictions, rows_of, run_segmentation, write_table
-from samples import write_slide
+from samples import tissue, write_slide
 
+from tfbig.cli.data import slide_splits
 from tfbig.cli.main import main
+from tfbig.cli.settings.tasks import SegmentationSettings
 
 ROWS = [
     {"slide_id": "a", "split": "train"},
@@ -159,3 +161,25 @@ def test_flags_without_a_table(folder, tmp_path, capsys):
     flags = ["--crop", "whole", "--batch-size", "2"]
     assert run_segmentation(folder, tmp_path / "out", *flags) == 2
     assert "whole slides differ in size" in capsys.readouterr().err
+
+
+def test_sizes_of_pixels(tmp_path, capsys):
+    """The table of a run has them, and slides that differ are said in one line; so are those of an evaluation."""
+    for name, mpp in (("a", 0.25), ("b", 0.25), ("c", 0.5)):
+        resolution = {"resolution": (1e4 / mpp, 1e4 / mpp), "resolutionunit": "CENTIMETER"}
+        tifffile.imwrite(tmp_path / f"{name}.tif", tissue(0), photometric="rgb", **resolution)
+    splits = {"a": "train", "b": "val", "c": "test"}
+    rows = [{"slide_id": name, "split": split} for name, split in splits.items()]
+    write_table(tmp_path / "slides.csv", rows)
+    found = slide_splits.load(SegmentationSettings(data=str(tmp_path)))
+    assert "different sizes of pixels, from 0.25 um (a.tif) to 0.5" in capsys.readouterr().err
+    sizes = [float(row["mpp_rows"]) for row in found.table]
+    assert sizes == pytest.approx([0.25, 0.25, 0.5])
+    run = tmp_path / "run"
+    run.mkdir()
+    write_table(run / "slides.csv", list(found.table))
+    slide_splits.load(SegmentationSettings(data=str(tmp_path), test_only=str(run)))
+    error = capsys.readouterr().err
+    assert (
+        "another size of pixels than the run was trained on: 1 of 1 slide, such as c.tif" in error
+    )

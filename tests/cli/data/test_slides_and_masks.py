@@ -8,12 +8,13 @@ import tifffile
 from cli_runs import run_segmentation
 from masked_images import check_background
 from samples import tissue, write_slide
+from scanned_slides import write_scanned
 
 from tfbig.cli.data import slides_and_masks
 from tfbig.cli.data.background import Masking
 from tfbig.cli.main import main
 from tfbig.sources import ArraySource
-from tfbig.tissue import tissue_mask
+from tfbig.tissue import OutlineRule, tissue_mask
 
 
 @pytest.mark.parametrize(
@@ -178,3 +179,21 @@ def test_masks_by_name(place, tmp_path):
 def test_a_slide_that_only_looks_like_a_mask(tmp_path):
     write_slide(tmp_path / "a_mask.tif", 0)
     assert [slide.name for slide in slides_and_masks.open_slides(tmp_path)[0]] == ["a_mask.tif"]
+
+
+def test_outlines_of_a_scanned_slide(tmp_path, monkeypatch, capsys):
+    """A mask of QuPath has pixels of the scanned area: rows 100:200 are rows 150:250 of level 0."""
+    path = write_scanned(tmp_path / "a.scn", monkeypatch)
+    ring = [[200, 100], [400, 100], [400, 200], [200, 200], [200, 100]]
+    polygon = {"type": "Polygon", "coordinates": [ring]}
+    (tmp_path / "a.geojson").write_text(json.dumps({"geometry": polygon}))
+    expected = np.zeros((640, 800), np.uint8)
+    expected[150:250, 300:500] = 1
+    for masking in (None, Masking("grey")):
+        slide = slides_and_masks.open_slide(path, tmp_path / "a.geojson", masking)
+        np.testing.assert_array_equal(slide.labels.read(0, 640)[..., 0], expected)
+        assert "shifted by x 100 and y 50 from the scanned area" in capsys.readouterr().err
+    rule = OutlineRule(origin="level-0")
+    slide = slides_and_masks.open_slide(path, tmp_path / "a.geojson", outlines=rule)
+    moved = np.roll(expected, (-50, -100), (0, 1))
+    np.testing.assert_array_equal(slide.labels.read(0, 640)[..., 0], moved)

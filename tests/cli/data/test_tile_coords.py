@@ -240,6 +240,23 @@ def test_coords_of_trident(table, coords, tmp_path):
         trained_bags(table, "--coords", str(folder), "--mpp", "1")
 
 
+def test_magnification_of_trident_that_is_another_size(table, coords, tmp_path):
+    """Tiles of 1.87 um that TRIDENT calls 5x: a run saves 1.87 um, so that predictions have it on every slide."""
+    folder = tmp_path / "trident"
+    folder.mkdir()
+    for number, path in enumerate(sorted(coords.glob("*.h5"))):
+        mpp = PIXELS[number % len(PIXELS)][0]
+        with h5py.File(folder / path.name, "w") as file:
+            data = file.create_dataset("coords", data=read_coords(path).coords)
+            attributes = {"patch_size": 16, "patch_size_level0": round(16 * 1.87 / mpp)}
+            data.attrs.update(attributes | {"target_magnification": 5, "overlap": 0})
+    settings, _ = trained_bags(table, "--coords", str(folder))
+    assert settings.magnification is None
+    assert settings.mpp == pytest.approx(1.87, rel=0.03)
+    with pytest.raises(Exception, match=r"holds tiles of 1\.8.* but --magnification is 5\. Leave"):
+        trained_bags(table, "--coords", str(folder), "--magnification", "5")
+
+
 def test_coords_that_differ(table, coords, tmp_path):
     folder = tmp_path / "mixed"
     folder.mkdir()

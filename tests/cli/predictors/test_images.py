@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 from cli_runs import predictions, write_rectangle
 from keras import layers
 
+from tfbig import sources
 from tfbig.cli.main import main
+from tfbig.cli.predictors import images
 
 
 @pytest.mark.parametrize(
@@ -68,3 +71,18 @@ def test_run_on_whole_slides(mode, whole_slides_run, tmp_path):
         assert codes[0]["geometry"]["coordinates"][0][2] == [0, 160]
         assert codes[1]["properties"]["classification"]["name"] == "region"
     assert len(list((out / "views").glob("*.json"))) == len(paths)
+
+
+@pytest.mark.parametrize("crop", [False, True])
+def test_places_of_patches_in_a_scaled_image(crop):
+    """Of a slide of 1000 x 2000 pixels scaled to 100 x 100, a pixel has 10 x 20; of its middle square, 9.5 x 9.5."""
+    array = np.zeros((1000, 2000, 3), np.uint8)
+    source = sources.open(array)
+    view = sources.CenterCropped(source, 100) if crop else sources.Scaled(source, (100, 100))
+    slide = SimpleNamespace(shape=array.shape)
+    steps, corner = images._placed(slide, view)
+    if crop:
+        assert steps == pytest.approx((9.5, 9.5), rel=0.01)
+        assert corner == pytest.approx((25, 525), abs=10)
+    else:
+        assert (steps, corner) == ((10, 20), (0, 0))

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import shapely.geometry
 import tifffile
 import zarr
 from scipy import ndimage
@@ -173,3 +174,19 @@ def test_marker_threshold(flag: float | None, of_run: float | None, expected: fl
     settings = PredictSettings(model="", slides=(), out="", marker_threshold=flag)
     config = {} if of_run is None else {"marker_threshold": of_run}
     assert instances.with_run(settings, config).marker_threshold == expected
+
+
+def test_outlines_of_pixels_that_are_not_square(tmp_path: Path, identity: Path) -> None:
+    """An instance at 0.5 um, in rows 100:200 and columns 400:500 of level 0 of 0.25 x 0.2 um."""
+    image = np.zeros((320, 640, 2), np.uint8)
+    image[100:200, 400:500] = 255
+    source = sources.open(image)
+    source.mpp = (0.25, 0.2)
+    sources.write_ome_zarr(tmp_path / "a.zarr", source, channel_names=["DAPI", "CD3"])
+    out = tmp_path / "out"
+    assert predicted(identity, tmp_path / "a.zarr", out, "--mpp", "0.5") == 0
+    (feature,) = json.loads((out / "a.geojson").read_text())["features"]
+    bounds = shapely.geometry.shape(feature["geometry"]).bounds
+    assert bounds == pytest.approx((400, 100, 500, 200), abs=3)
+    (row,) = table(out / "a_instances.csv")
+    assert float(row["area_um2"]) == pytest.approx(100 * 100 * 0.25 * 0.2, rel=0.05)

@@ -2,13 +2,16 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 import shapely
+import shapely.geometry
 import tifffile
 from cli_runs import failures, predictions, write_rectangle
 from PIL import Image
 from samples import darkness
+from scanned_slides import TISSUE, write_scanned
 from skipped_background import small_tiles
 
 from tfbig.cli.main import main
@@ -159,3 +162,68 @@ def test_masks_of_background_that_cannot_be_used(tmp_path, capsys):
     colour = ("--leave-out", "1", "2", "3", "--out", str(tmp_path / "colour"), "--quiet")
     assert main(["predict", str(tmp_path / "m.keras"), slides[0], *colour]) == 3
     assert "has no cell" in capsys.readouterr().err
+
+
+def write_dark(path):
+    """Write a network that finds pixels whose channels have a mean below 200, and that sees no neighbours."""
+    image = keras.Input((None, None, 3))
+    layer = keras.layers.Conv2D(1, 1, activation="sigmoid")
+    model = keras.Model(image, layer(image))
+    layer.set_weights([-np.ones((1, 1, 3, 1)), np.array([600.0])])
+    model.save(path)
+
+
+def union_of(path):
+    """Return the union of the outlines of a file."""
+    features = json.loads(path.read_text())["features"]
+    return shapely.union_all([shapely.geometry.shape(f["geometry"]) for f in features])
+
+
+@pytest.mark.parametrize("origin", ["scanned", "level-0"])
+def test_outlines_of_a_scanned_slide(tmp_path, monkeypatch, capsys, origin):
+    path = write_scanned(tmp_path / "a.scn", monkeypatch)
+    write_dark(tmp_path / "m.keras")
+    flags = [*("--stride", "16", "--out", str(tmp_path / "out")), "--outline-origin", origin]
+    assert main(["predict", str(tmp_path / "m.keras"), str(path), *flags]) == 0
+    (top, bottom), (left, right) = TISSUE
+    row, column = (50, 100) if origin == "scanned" else (0, 0)
+    expected = shapely.box(left - column, top - row, right - column, bottom - row)
+    found = union_of(tmp_path / "out" / "a.geojson")
+    assert found.symmetric_difference(expected).area < 0.01 * expected.area
+    assert ("counted from the scanned area" in capsys.readouterr().out) == (origin == "scanned")
+    mask = tifffile.imread(tmp_path / "out" / "a.ome.tif")
+    rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
+    assert (rows[0], rows[-1] + 1, columns[0], columns[-1] + 1) == (top, bottom, left, right)
+
+
+def test_pixels_that_are_not_square(tmp_path, capsys):
+    """Outlines, areas and the view use the size of pixels along both axes: 0.25 um of rows, 0.2 um of columns."""
+    image = np.full((384, 640, 3), 240, np.uint8)
+    image[100:300, 400:550] = (130, 70, 160)
+    per_cm = 1e4 / 0.2, 1e4 / 0.25
+    options = {"photometric": "rgb", "resolution": per_cm, "resolutionunit": "CENTIMETER"}
+    tifffile.imwrite(tmp_path / "a.tif", image, tile=(64, 64), **options)
+    assert open_slide(tmp_path / "a.tif").mpp == pytest.approx((0.25, 0.2))
+    write_dark(tmp_path / "m.keras")
+    out = tmp_path / "out"
+    flags = ["--mpp", "0.5", "--stride", "16", "--smallest", "1", "--out", str(out)]
+    assert main(["predict", str(tmp_path / "m.keras"), str(tmp_path / "a.tif"), *flags]) == 0
+    mask = open_slide(out / "a.ome.tif")
+    assert mask.shape[:2] == (192, 256)
+    assert mask.mpp == pytest.approx((0.5, 0.5))
+    found = union_of(out / "a.geojson")
+    expected = shapely.box(400, 100, 550, 300)
+    assert found.bounds == pytest.approx(expected.bounds, abs=3)
+    assert found.symmetric_difference(expected).area < 0.03 * expected.area
+    (row,) = predictions(out)
+    um2 = 200 * 150 * 0.25 * 0.2
+    assert float(row["mm2_1"]) == pytest.approx(um2 / 1e6, rel=0.02)
+    (view,) = slide_viewer.read_views(out)
+    with Image.open(view.overlays[0].file) as file:
+        painted = np.asarray(file)[..., 3] > 0
+    rows, columns = (np.flatnonzero(painted.any(axis)) for axis in (1, 0))
+    assert view.overlays[0].share == pytest.approx(1, abs=0.01)
+    side = 640 / painted.shape[1]  # of a pixel of the overlay, which is square
+    edges = np.array([rows[0], rows[-1] + 1, columns[0], columns[-1] + 1]) * side
+    assert edges == pytest.approx((100, 300, 400, 550), abs=4)
+    assert "1 of 1 slide with pixels that are not square" in capsys.readouterr().err

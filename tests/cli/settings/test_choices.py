@@ -12,7 +12,7 @@ from tfbig.models import clam, dtfd, encoders, gigapixel_unet, latent, pathology
 from tfbig.patchgd import patch_sampling
 from tfbig.results import report, run_folder
 from tfbig.sources.volumes import grid
-from tfbig.tissue import masks
+from tfbig.tissue import masks, outline_file
 
 
 def test_names() -> None:
@@ -25,6 +25,7 @@ def test_names() -> None:
     assert (choices.SAMPLERS, choices.SCALES) == (patch_sampling.SAMPLERS, patch_sampling.SCALES)
     assert choices.HEADS == latent.HEADS
     assert tuple(masks.METHODS) == choices.TISSUE_METHODS
+    assert outline_file.ORIGINS == choices.ORIGINS
     assert set(choices.TISSUE_METHODS) < set(choices.TISSUE)
     assert tuple(
         tuple(names) for names in (encoders.TRUNKS, encoders.RESNETS, encoders.NETWORKS)

@@ -46,6 +46,7 @@ INVALID = {
     "step 0": ({"patch_size": 8, "downsample": 0.0}, np.zeros((4, 2), int)),
     "a word": ({"patch_size": "eight", "downsample": 1.0}, np.zeros((4, 2), int)),
     "overlap": ({"patch_size": 8, "downsample": 1.0, "overlap": 8}, np.zeros((4, 2), int)),
+    "two steps": ({"patch_size": 8, "downsample": (2.0, 2.5)}, np.zeros((4, 2), int)),
     "nan": ({"patch_size": 8, "downsample": 1.0}, np.full((4, 2), np.nan)),
     "huge": ({"patch_size": 8, "downsample": 1.0}, np.full((4, 2), 2**50)),
 }
@@ -87,3 +88,16 @@ def test_a_name_that_is_an_array(tmp_path: Path) -> None:
         data.attrs.update({"patch_size": 32, "patch_size_level0": 32, "name": np.zeros(2)})
     with pytest.raises(SourceError, match=r"a\.h5: .*invalid values \(ValueError: name"):
         read_coords(tmp_path / "a.h5")
+
+
+def test_magnification_that_contradicts_the_size_of_pixels(tmp_path: Path) -> None:
+    """TRIDENT's magnifications are those of the micrometres: 0.25 um is 40x, whatever the file says."""
+    slide = write_slide(tmp_path / "a.tif", resolution=(40000, 40000), resolutionunit="CENTIMETER")
+    slide.magnification = 20.0
+    coords = tiling.tile(slide, 50, step=slide.step(magnification=20))
+    assert coords.step == 2
+    write_coords(tmp_path / "a.h5", coords, slide)
+    with h5py.File(tmp_path / "a.h5") as file:
+        attributes = dict(file["coords"].attrs)
+    assert attributes["level0_magnification"] == pytest.approx(40)
+    assert attributes["target_magnification"] == pytest.approx(20)

@@ -128,6 +128,27 @@ def scanned_slide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return open_slide(tmp_path / "a.mrxs")
 
 
+def test_origin(scanned_slide: Any) -> None:
+    """It is that of OpenSlide's properties, row before column, also after channels are chosen."""
+    assert scanned_slide.origin == (1501, 4003)
+    assert scanned_slide.channels(0).origin == (1501, 4003)
+    assert scanned_slide.level(0).origin == (1501, 4003)
+    assert scanned_slide.level(1).origin == (0, 0)
+    assert open_slide(SMALL_SVS, reader="tifffile").origin == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "missing", ["openslide.bounds-x", "openslide.bounds-width", "openslide.bounds-height"]
+)
+def test_no_origin_without_all_bounds(missing: str) -> None:
+    """QuPath needs all four."""
+    properties = FakeOpenSlide("").properties
+    assert openslide._origin(properties) == (1501, 4003)
+    assert openslide._origin({**properties, missing: "x"}) == (0, 0)
+    del properties[missing]
+    assert openslide._origin(properties) == (0, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("level", [0, 1])
 def test_background_outside_the_scanned_area(scanned_slide: Any, level: int) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 from slide_files import NDPI, OME_TIFF, PANCREAS, SMALL_SVS, write_pyramid
 
 from tfbig import SourceError, sources
 from tfbig.sources import open_slide
+from tfbig.tissue import find_tissue
 
 REAL = [
     (SMALL_SVS, (2967, 2220), 1, 0.499, 20.0, "tifffile"),
@@ -72,8 +74,57 @@ def test_resolutions(tmp_path: Path) -> None:
         SourceError, match=r"finest pixels are 2 times as coarse as requested; expected 1\.25"
     ):
         slide.at(mpp=0.25)
-    slide.magnification = 40.0  # the objective that the file names wins over the rule 20x at 0.5 um
+    slide.magnification = 40.0  # 20x is 0.5 um, whatever objective the file names
+    assert slide.at(magnification=20) is slide.level(0)
+    slide.mpp = None
     assert slide.at(magnification=20) is slide.level(1)
+
+
+def test_pixels_that_are_not_square(tmp_path: Path) -> None:
+    """Rows and columns have their own step; one number for both is refused, but for pixels as they are."""
+    write_pyramid(tmp_path / "a.tif", resolution=(50000, 40000), resolutionunit="CENTIMETER")
+    slide = open_slide(tmp_path / "a.tif")
+    assert slide.mpp == pytest.approx((0.25, 0.2))
+    assert slide.steps(mpp=0.5) == pytest.approx((2, 2.5))
+    assert slide.steps(magnification=20) == pytest.approx((2, 2.5))
+    assert slide.at(mpp=0.5).shape == (200, 120, 3)
+    assert slide.at(mpp=0.5).mpp == pytest.approx((0.5, 0.5))
+    assert slide.step(level=1) == 2
+    message = r"pixels are 0\.25 x 0\.2 um \(rows x columns\), .* 2 x 2\.5 pixels of level 0; expected squ"
+    with pytest.raises(SourceError, match=message):
+        slide.step(mpp=0.5)
+    slide.mpp = 0.25, 0.2476
+    assert slide.step(mpp=0.5) == pytest.approx(2.01, abs=0.01)
+
+
+def test_levels_whose_sides_are_rounded(tmp_path: Path) -> None:
+    """A level of 37 x 22 pixels of 147 x 89 has steps that differ by 1.8 %, which is rounding."""
+    with tifffile.TiffWriter(tmp_path / "a.tif") as file:
+        options = {"photometric": "rgb", "tile": (16, 16)}
+        file.write(np.zeros((147, 89, 3), np.uint8), subifds=2, **options)
+        for rows, columns in ((37, 22), (37, 44)):
+            small = np.zeros((rows, columns, 3), np.uint8)
+            file.write(small, subfiletype=1, **options)
+    slide = open_slide(tmp_path / "a.tif")
+    if len(slide.levels) == 3:
+        with pytest.raises(SourceError, match=r"level 2 is \(37, 44\), so that"):
+            slide.step(level=2)
+    assert slide.step(level=1) == pytest.approx((147 / 37 + 89 / 22) / 2)
+
+
+@pytest.mark.parametrize("mpp", [0.00025, 250.0])
+def test_implausible_pixel_size(tmp_path: Path, mpp: float) -> None:
+    """Micrometres in another unit are refused with the slide and the value; tissue is found without them."""
+    np.save(tmp_path / "a.npy", np.full((300, 200, 3), 240, np.uint8))
+    slide = open_slide(tmp_path / "a.npy", mpp=mpp)
+    message = (
+        rf"a\.npy: says that its pixels are {mpp:.4g} x .* 0\.5 um are asked for; .* 0\.02 to 40"
+    )
+    for arguments in ({"mpp": 0.5}, {"magnification": 20.0}):
+        with pytest.raises(SourceError, match=message):
+            slide.at(**arguments)
+    assert slide.at(mpp=2 * mpp).shape == (150, 100, 3)  # as of an electron microscope
+    assert find_tissue(slide, "otsu").mask.shape == (300, 200)
 
 
 @pytest.mark.parametrize(

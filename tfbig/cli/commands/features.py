@@ -19,6 +19,7 @@ from tfbig.cli.tasks import encoder_weights
 from tfbig.models.pathology_encoders import PATHOLOGY_ENCODERS
 from tfbig.sources import RGB, Bag, Coords
 from tfbig.sources.bags.feature_files import write_features
+from tfbig.sources.resolution import Mpp, one_size
 from tfbig.sources.slides.slide import Slide
 from tfbig.system import progress
 
@@ -70,6 +71,7 @@ def work(settings: FeaturesSettings) -> slide_batch.Work[FeaturesSettings]:
         encoding.process,
         encoding.table.has,
         prepare=encoding.prepare,
+        pixels=encoding.pixels,
     )
 
 
@@ -83,6 +85,7 @@ class Encoding:
         settings: Settings of the command, without gaps.
         table: The table of features.
         asked: Resolution that the flags ask for, such as `{"mpp": 0.5}`, or an empty dict.
+        pixels: Micrometres along rows and columns of a pixel of the tiles, by slide.
 
     Raises:
         SourceError: Flags contradict each other, or the weights are not those of `--weights-sha256`.
@@ -91,6 +94,7 @@ class Encoding:
     def __init__(self, settings: FeaturesSettings) -> None:
         self.asked = slide_batch.asked_resolution(slide_batch.with_resolution(settings))
         self._asked_size = settings.tile
+        self.pixels: dict[Path, Mpp | None] = {}
         settings = encoder_weights.with_scale(settings)
         settings = replace(settings, weights_sha256=tile_encoder.checksum(settings))
         self.settings = _with_tiles(settings)
@@ -124,7 +128,8 @@ class Encoding:
     def _write(self, path: Path, slide: Slide, file: Path) -> None:
         encoder, start = self.encoder, time.monotonic()
         coords = self._coords(path, slide)
-        tiles = coords.tiles_of(RGB(slide.scaled(coords.step)), slide.shape)
+        image = slide.scaled(coords.step)
+        tiles, self.pixels[path] = coords.tiles_of(RGB(image), slide.shape), image.mpp
         name, count = self.settings.encoder, len(coords.coords)
         with write_features(file, coords, slide, encoder.width, name) as writer:
             with progress.reporting(path.name, "tile", rate=True) as ticked:
@@ -139,7 +144,7 @@ class Encoding:
         entry = PATHOLOGY_ENCODERS.get(settings.encoder)
         return {
             "version": version("tfbig"),
-            "mpp": None if mpp is None else sum(mpp) / 2,
+            "mpp": None if mpp is None else one_size(mpp),
             "encoder_size": self.encoder.size or tiles.shape[1],
             "interpolation": None if entry is None else entry.preprocessing.interpolation,
             "resized_to": None if entry is None else entry.tile,

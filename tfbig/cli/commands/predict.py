@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tfbig.cli import predictors, slide_batch
+from tfbig.cli.data import cohort
 from tfbig.cli.predictors.features import Features
 from tfbig.cli.predictors.scenes import Scenes
 from tfbig.cli.predictors.volumes import Volumes
@@ -26,5 +27,11 @@ def work(settings: PredictSettings) -> slide_batch.Work[PredictSettings]:
     predictor = predictors.make(settings)
     reads = next((what for kind, what in _READS.items() if isinstance(predictor, kind)), "slides")
     return slide_batch.Work(
-        "predict", predictor.settings, predictor.predict, predictor.finished, reads
+        "predict",
+        predictor.settings,
+        predictor.predict,
+        predictor.finished,
+        reads,
+        pixels=getattr(predictor, "pixels", {}),
+        trained=cohort.trained_pixels(settings.model),
     )

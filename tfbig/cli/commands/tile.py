@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from tfbig import SourceError
 from tfbig.cli import messages, slide_batch
-from tfbig.cli.data import slide_folders
+from tfbig.cli.data import background, slide_folders
+from tfbig.cli.settings import choices
 from tfbig.cli.settings.slide_settings import TileSettings
 from tfbig.results import figures, geojson, heatmap, outlines, slide_viewer
 from tfbig.sources import Coords, write_coords
@@ -21,7 +22,6 @@ from tfbig.sources.slides.slide import Slide
 from tfbig.system import progress
 from tfbig.system.output_folder import file_in
 from tfbig.tissue import tiling
-from tfbig.tissue.drawn import read_tissue
 from tfbig.tissue.masks import METHODS, Tissue, find_tissue
 
 Tiles: TypeAlias = npt.NDArray[Any]
@@ -46,6 +46,10 @@ def work(settings: TileSettings) -> slide_batch.Work[TileSettings]:
     if settings.overlap >= settings.tile:
         raise SourceError(
             f"--overlap {settings.overlap}: expected less than --tile {settings.tile}."
+        )
+    if settings.outline_classes and settings.tissue in choices.TISSUE:
+        raise SourceError(
+            f"--outline-classes: no outlines are read with --tissue {settings.tissue}. Remove it, or use --tissue FILE."
         )
     folder = Path(settings.out)
 
@@ -78,7 +82,7 @@ def _tile(path: Path, slide: Slide, settings: TileSettings) -> str:
     figures.tiles(file_in(folder, f"{name}.png"), slide, coords, f"{name}: {count} tiles", tissue)
     slide_batch.write_view(settings, path, slide, _overlays(coords, tissue, slide))
     if tissue is not None:
-        _write_outlines(file_in(folder, f"{name}.geojson"), tissue)
+        _write_outlines(path, slide, tissue, settings)
     write_coords(
         file_in(folder, f"{name}.h5"), replace(coords, made_with=_made_with(settings)), slide
     )
@@ -96,15 +100,17 @@ def _tissue(path: Path, slide: Slide, settings: TileSettings) -> Tissue | None:
     file = Path(settings.tissue)
     if file.is_dir():
         name = title_of(path)
-        file = slide_folders.file_of(file, name, (".geojson",)) or file / f"{name}.geojson"
-    return read_tissue(file, slide)
+        endings = (".geojson", ".geojson.gz")
+        file = slide_folders.file_of(file, name, endings) or file / f"{name}.geojson"
+    return background.read_drawn(file, slide, background.outline_rule(settings))
 
 
-def _write_outlines(path: Path, tissue: Tissue) -> None:
+def _write_outlines(path: Path, slide: Slide, tissue: Tissue, settings: TileSettings) -> None:
     """Write the outlines of tissue, which can be corrected in QuPath and read again."""
-    step = tissue.shape[1] / tissue.mask.shape[1]
-    polygons = outlines.regions(tissue.mask.astype(np.uint8), step).polygons
-    geojson.write_geojson(path, geojson.region_features(polygons, ("", "Tissue")))
+    rows, columns = (n / m for n, m in zip(tissue.shape, tissue.mask.shape, strict=True))
+    polygons = outlines.regions(tissue.mask.astype(np.uint8), (rows, columns)).polygons
+    features = geojson.region_features(polygons, ("", "Tissue"))
+    slide_batch.write_outlines(settings, path, slide, features)
 
 
 def _warning(tissue: Tissue) -> str:
@@ -126,7 +132,7 @@ def _overlays(coords: Coords, tissue: Tissue | None, slide: Slide) -> list[slide
     if tissue is None:
         return [tiles]
     outline = slide_viewer.class_overlay(
-        "tissue", tissue.mask, ("", "tissue"), opacity=0.0, colours=[figures.TISSUE]
+        "tissue", tissue.mask, ("", "tissue"), height=1.0, opacity=0.0, colours=[figures.TISSUE]
     )
     return [tiles, outline]
 

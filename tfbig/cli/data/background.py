@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from tfbig.cli import messages, paths
 from tfbig.cli.data import side_tables, slide_folders
 from tfbig.cli.settings.background_settings import BackgroundSettings
 from tfbig.cli.settings.choices import TISSUE_METHODS
+from tfbig.cli.settings.slide_settings import TileSettings
 from tfbig.plan.plan import Plan
 from tfbig.results import slide_viewer
 from tfbig.results.geojson import COLOURS
@@ -26,15 +27,16 @@ from tfbig.sources.background import colour_of
 from tfbig.sources.slides.slide import Slide
 from tfbig.tissue.drawn import read_tissue
 from tfbig.tissue.masks import Tissue, find_tissue
+from tfbig.tissue.outline_file import SCANNED, OutlineRule, is_outline_file
 
 B = TypeVar("B", bound=BackgroundSettings)
 
-MASKS = (".geojson", ".png", ".tif", ".tiff", ".npy")
+MASKS = (".geojson", ".geojson.gz", ".png", ".tif", ".tiff", ".npy")
 """Suffixes of the mask of a slide in a folder; the first that exists is used."""
-OUTLINES = (".geojson", ".json")
-"""Suffixes of files of outlines; other masks are images."""
 FLAGS = ("tissue", "leave_out", "dilation")
 """Flags that say where background is, and so that it is skipped."""
+OUTLINE_FLAGS = ("outline_classes", "outline_origin")
+"""Flags that say how outlines are read and written."""
 _LOOK = "look at its outlines with tfbig tile, and pass them with --tissue if they are better"
 
 
@@ -60,9 +62,39 @@ def resolved(settings: B, run: Mapping[str, Any] | None = None) -> B:
             saved |= {"tissue": None, "leave_out": None}
         given = {name: saved[name] if value is None else value for name, value in given.items()}
         asks = "skip"
+    if run:
+        given |= {name: run.get(name) for name in OUTLINE_FLAGS if getattr(settings, name) is None}
+        classes = given.get("outline_classes")
+        given |= {} if classes is None else {"outline_classes": tuple(classes)}
     colour = given["leave_out"]
     given["leave_out"] = None if colour is None else tuple(colour)
     return replace(settings, background=settings.background or asks, **given)
+
+
+def outline_rule(settings: BackgroundSettings | TileSettings) -> OutlineRule:
+    """Return which outlines count and where they are counted from, as the flags say.
+
+    Args:
+        settings: Settings of the command.
+    """
+    return OutlineRule(settings.outline_classes or (), settings.outline_origin or SCANNED)
+
+
+def read_drawn(path: Path, slide: Slide, rule: OutlineRule) -> Tissue:
+    """Read the tissue of a slide from outlines, and print which of them do not count, or were shifted.
+
+    Args:
+        path: Path of the file.
+        slide: The slide.
+        rule: Which outlines count.
+
+    Raises:
+        SourceError: None counts, or the file cannot be read.
+    """
+    tissue = read_tissue(path, slide, rule)
+    if tissue.note:
+        print(tissue.note, file=sys.stderr)
+    return tissue
 
 
 def refuse(settings: BackgroundSettings, reason: str) -> None:
@@ -89,11 +121,13 @@ class Masking:
         tissue: Way to find tissue, or the path of a mask or of a folder of masks.
         leave_out: Colour that is background instead, or None.
         dilation: Micrometres around the tissue that are no background.
+        outlines: Which outlines count, if the mask has outlines.
     """
 
     tissue: str = TISSUE_METHODS[0]
     leave_out: tuple[float, ...] | None = None
     dilation: float = 0.0
+    outlines: OutlineRule = field(default_factory=OutlineRule)
 
     @classmethod
     def of(cls, settings: BackgroundSettings) -> Masking | None:
@@ -105,7 +139,8 @@ class Masking:
         if settings.background != "skip":
             return None
         tissue = settings.tissue or TISSUE_METHODS[0]
-        return cls(tissue, settings.leave_out, settings.dilation or 0.0)
+        rule = outline_rule(settings)
+        return cls(tissue, settings.leave_out, settings.dilation or 0.0, rule)
 
     def apply(self, slide: Slide, source: sources.Source) -> sources.Source:
         """Return an image of a slide whose background has one colour, under the name of that image.
@@ -146,7 +181,7 @@ class Masking:
         """Return the tissue of a slide, or the path of its mask, and print a warning if the tissue is uncertain."""
         if self.tissue not in TISSUE_METHODS:
             path = self._path(slide)
-            return read_tissue(path, slide) if path.suffix.lower() in OUTLINES else path
+            return read_drawn(path, slide, self.outlines) if is_outline_file(path) else path
         tissue = find_tissue(slide, self.tissue)
         if not tissue.mask.any():
             raise SourceError(
@@ -254,11 +289,13 @@ def overlays(image: sources.Source) -> list[slide_viewer.Overlay]:
     if found is None:
         return []
     found = found.coarser(-(-max(found.foreground.shape) // slide_viewer.MAX_SIDE))
-    share = found.foreground.shape[1] * found.cell / image.shape[1]
+    down, across = (
+        n * found.cell / m for n, m in zip(found.foreground.shape, image.shape, strict=False)
+    )
     cells = found.foreground.astype(np.uint8)
     names = ("", "foreground")
     return [
         slide_viewer.class_overlay(
-            "foreground", cells, names, share=share, opacity=0.0, colours=COLOURS[1:]
+            "foreground", cells, names, across, down, opacity=0.0, colours=COLOURS[1:]
         )
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,12 +14,14 @@ import numpy.typing as npt
 
 from tfbig import SourceError, mil
 from tfbig.cli.data import cohort, drawn_splits, splits, stain, target_columns, tile_coords
+from tfbig.cli.data.scales import SAME
 from tfbig.cli.data.splits import SPLITS, Data, Row
 from tfbig.cli.data.tile_selection import Selection
 from tfbig.cli.settings.tasks import MILSettings
 from tfbig.datasets.digits import read_digits
 from tfbig.mil import generate
 from tfbig.sources import Bag, Coords, Filled, Subset, open_bag, read_coords
+from tfbig.sources.resolution import one_size
 
 Pool = tuple[Bag, npt.NDArray[Any]]
 """Instances and their classes."""
@@ -37,6 +40,11 @@ def load(settings: MILSettings) -> Data:
         "features": _features,
     }
     stain.check(settings.stain, settings.bags == "slides", "--bags")
+    if settings.bags != "slides" and not settings.test_only:
+        for name, value in _resolution(settings).items():
+            raise SourceError(
+                f"--{name} {value:g}: is not used with --bags {settings.bags}, whose tiles are as they are. Remove it."
+            )
     data = loaders[settings.bags](settings)
     if (share := settings.foreground) is not None:
         data = data.mapped(lambda part: _foreground(part, share))
@@ -191,6 +199,7 @@ def _slides(settings: MILSettings) -> Data:
     columns = target_columns.of(settings)
     slides = cohort.read(settings, columns)
     coords = _read_coords(settings, slides.rows) if settings.coords else {}
+    asked = _resolution(settings)
     decided = _tiles_of(settings, coords)
     settings = replace(settings, **decided)
     opener = cohort.Opener(settings, slides.rows)
@@ -208,10 +217,10 @@ def _slides(settings: MILSettings) -> Data:
         read = mil.read_bags(bags, labels, len(slides.classes) if columns.whole else None)
         return replace(read, failed=(*failed, *read.failed))
 
-    data = cohort.load(settings, slides, opened)
+    data = opener.with_pixels(cohort.load(settings, slides, opened))
     if settings.coords:
-        decided |= _measured(settings, data.train.bags[0])
-        _check_pixels(data, settings.coords, coords, _resolution(settings))
+        _check_pixels(data, settings.coords, coords, asked)
+        decided |= _measured(settings, data, asked)
     return replace(data, decided=decided, placed_on=opener.placed_on)
 
 
@@ -259,17 +268,17 @@ def _check_features(bag: Bag, first: Bag | None, width: int | None) -> None:
 
 
 def _check_pixels(
-    data: Data, folder: str, coords: Mapping[Path, Coords], resolution: Mapping[str, Any]
+    data: Data, folder: str, coords: Mapping[Path, Coords], asked: Mapping[str, Any]
 ) -> None:
-    """Check the pixels of bags whose files name only a pyramid level.
+    """Check the pixels of bags whose tiles are of files.
 
     Raises:
         SourceError: They are not those that are asked for.
     """
     for bag in (bag for split in SPLITS for bag in getattr(data, split).bags):
         file = tile_coords.file_of(folder, bag.name)
-        if set(tile_coords.resolution_of(coords[file])) <= {"level"}:
-            tile_coords.check_pixels(file, bag.name, bag.mpp, resolution)
+        side = coords[file].size_at_level_0
+        tile_coords.check_pixels(file, bag.name, bag.mpp, asked, side)
 
 
 def _read_coords(settings: MILSettings, rows: Sequence[Row]) -> dict[Path, Coords]:
@@ -305,10 +314,34 @@ def _tiles_of(settings: MILSettings, coords: Mapping[Path, Coords]) -> dict[str,
     return {"tile": size, **chosen}
 
 
-def _measured(settings: MILSettings, bag: Bag) -> dict[str, float]:
-    """Return the micrometres per pixel of a bag if no flag and no file of `--coords` says a resolution."""
-    mpp: Sequence[float] | None = getattr(bag, "mpp", None)
-    return {"mpp": round(sum(mpp) / 2, 6)} if mpp and not _resolution(settings) else {}
+def _measured(
+    settings: MILSettings, data: Data, asked: Mapping[str, Any]
+) -> dict[str, float | None]:
+    """Return the micrometres per pixel of the tiles of files, where neither a flag nor the files say them.
+
+    A magnification in a file of another program is relative to the objective of its slide, so 20x may be 0.468 um: the
+    run saves what the tiles are, and predictions of other slides use it.
+
+    Raises:
+        SourceError: Pixels are not square.
+    """
+    sizes = {bag.name: bag.mpp for bag in data.train.bags if getattr(bag, "mpp", None)}
+    said = _resolution(settings)
+    if asked or "level" in said or not sizes:
+        return {}
+    known = {name: one_size(mpp) for name, mpp in sizes.items()}
+    for name, size in known.items():
+        if size is None:
+            rows, columns = sizes[name]
+            raise SourceError(
+                f"{name}: its tiles have pixels of {rows:.4g} x {columns:.4g} um (rows x columns); expected one size, "
+                "so that other slides can be read at it. Use --level 0 and tiles of it, or leave the slide out."
+            )
+    numbers = sorted(size for size in known.values() if size is not None)
+    nominal = tile_coords.nominal_mpp(said)
+    if nominal is not None and all(math.isclose(n, nominal, rel_tol=SAME - 1) for n in numbers):
+        return {}
+    return {"mpp": round(numbers[len(numbers) // 2], 6), "magnification": None}
 
 
 def _resolution(settings: MILSettings) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tfbig import SourceError, sources
 from tfbig.cli import messages, paths
-from tfbig.cli.data import feature_folders, side_tables, slide_folders, splits, stain
+from tfbig.cli.data import feature_folders, scales, side_tables, slide_folders, splits, stain
 from tfbig.cli.data.feature_folders import FeatureFiles
 from tfbig.cli.data.folds import fold_rows
 from tfbig.cli.data.splits import Row
@@ -25,11 +25,14 @@ from tfbig.cli.settings.tasks import ImageSettings, MILSettings, SegmentationSet
 from tfbig.errors import TfbigError, one_line
 from tfbig.sources import names
 from tfbig.sources.names import Match, Names, title_of
+from tfbig.sources.resolution import Mpp, is_plausible
 from tfbig.units import counted
 
 TABLE = "slides.csv"
 SLIDE = "slide_id"
 """Column that names a slide."""
+PIXELS = ("mpp_rows", "mpp_columns")
+"""Columns of the table of a run: micrometres per pixel of what is read of a slide."""
 CohortSettings: TypeAlias = MILSettings | ImageSettings
 """Settings of a run on slides of a table."""
 TableSettings: TypeAlias = CohortSettings | SegmentationSettings
@@ -347,11 +350,17 @@ class Opener:
         self.reader, self.slide_mpp = settings.reader, settings.slide_mpp
         self.stain = settings.stain
         self.sizes = _sizes(settings.mpp_of, rows) if settings.mpp_of else {}
+        self.run = settings.test_only
+        self.scales: dict[str, scales.Scale] = {}
         self._tiled: dict[str, tuple[Path, sources.Coords]] = {}
 
     def image(self, path: Path) -> sources.Source:
         """Return the slide as an image, with normalised colours if asked for."""
         image = sources.OnDisk(path, **self.look, **self._options(path))
+        if title_of(path) not in self.scales:
+            with closing(self.slide(path)) as slide:
+                pixel = image.mpp or (slide.mpp and _scaled(slide, image))
+                self.scales[title_of(path)] = scales.scale_of(slide, pixel)
         if self.stain == stain.NONE:
             return image
         with closing(self.slide(path)) as slide:
@@ -370,11 +379,30 @@ class Opener:
             image = sources.OnDisk(path, step=coords.step, **self._options(path))
             normalised = stain.normalised(image, slide, self.stain)
             bag = coords.tiles_of(normalised, slide.shape)
+            self.scales[title_of(path)] = scales.scale_of(slide, bag.mpp)
         finally:
             slide.close()
         bag.name = title_of(path)
         self._tiled[bag.name] = path, coords
         return bag
+
+    def with_pixels(self, data: splits.Data) -> splits.Data:
+        """Return the data with the size of the pixels of each slide in its table; print lines about odd or other ones.
+
+        Args:
+            data: Data of the run.
+        """
+        said = scales.lines(self.scales)
+        if self.run:
+            pixels = {name: scale.pixel for name, scale in self.scales.items()}
+            said += scales.against_run(pixels, trained_pixels(self.run))
+        for line in said:
+            print(line, file=sys.stderr)
+        rows = []
+        for row in data.table:
+            found = self.scales.get(title_of(row["path"])) if row["path"] else None
+            rows.append(row | dict(zip(PIXELS, (found and found.pixel) or ("", ""), strict=True)))
+        return replace(data, table=tuple(rows))
 
     def placed_on(self, bag: sources.Bag) -> splits.Placed | None:
         """Return a function that opens the slide of a bag of `tiles`, and its tiles; None for other bags."""
@@ -393,7 +421,32 @@ class Opener:
             return size
         slide = sources.open_slide(path, reader=self.reader)
         slide.close()
-        return self.slide_mpp if slide.mpp is None else None
+        unknown = slide.mpp is None or not is_plausible(slide.mpp)
+        return self.slide_mpp if unknown else None
+
+
+def _scaled(slide: sources.Slide, image: sources.Source) -> Mpp:
+    """Return the size of a pixel of an image of a whole slide, whose size is known."""
+    assert slide.mpp is not None
+    rows, columns = (
+        m * n / k for m, n, k in zip(slide.mpp, slide.shape, image.shape, strict=False)
+    )
+    return rows, columns
+
+
+def trained_pixels(run: str | Path) -> tuple[Mpp, ...]:
+    """Return the sizes of the pixels that a run was trained on, as its table of slides says; none if it does not.
+
+    Args:
+        run: Path of the run folder, or of a model.
+    """
+    table = Path(run) / TABLE
+    if not table.is_file():
+        return ()
+    rows = splits.read_table(table, (SLIDE,))
+    rows = [row for row in rows if row.get(PIXELS[0]) and row.get("split") == "train"]
+    sizes = [[float(row[name]) for name in PIXELS] for row in rows]
+    return tuple({(size[0], size[1]) for size in sizes})
 
 
 def _sizes(table: str, rows: Sequence[Row]) -> dict[str, float]:

@@ -66,6 +66,13 @@ def load(settings: ImageSettings) -> Data:
             "Remove it."
         )
     stain.check(settings.stain, settings.images == "slides", "--images")
+    if settings.images != "slides":
+        for name in ("mpp", "magnification"):
+            if (value := getattr(settings, name)) is not None:
+                raise SourceError(
+                    f"--{name} {value:g}: is not used with --images {settings.images}, which are read as they are. "
+                    "Remove it, or use --side."
+                )
     return loaders[settings.images](settings)
 
 
@@ -304,7 +311,7 @@ def _slides(settings: ImageSettings) -> Data:
         images, labels, failed = cohort.open_rows(rows, image)
         return ImageSet(tuple(images), np.array(labels), tuple(failed))
 
-    return cohort.load(settings, slides, opened)
+    return opener.with_pixels(cohort.load(settings, slides, opened))
 
 
 def _pictures(settings: ImageSettings) -> Data:

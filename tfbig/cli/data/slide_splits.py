@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfbig.cli import paths
-from tfbig.cli.data import cohort, drawn_splits, slide_folders, slides_and_masks, splits
-from tfbig.cli.data.background import Masking
+from tfbig.cli.data import cohort, drawn_splits, scales, slide_folders, slides_and_masks, splits
+from tfbig.cli.data.background import Masking, outline_rule
 from tfbig.cli.data.slides_and_masks import LabelledSlide
 from tfbig.cli.data.splits import SPLITS, Row
 from tfbig.cli.settings.tasks import SegmentationSettings
@@ -44,6 +45,20 @@ def load(settings: SegmentationSettings) -> SlideSplits:
         SourceError: The table is wrong, or there are too few slides.
         FlagError: Flags about a table are given, and there is none.
     """
+    found = _load(settings)
+    pixels = {each.name: each.image.mpp for each in (*found.train, *found.val, *found.test)}
+    said = scales.lines({name: scales.scale_of(None, mpp) for name, mpp in pixels.items()})
+    if settings.test_only:
+        said += scales.against_run(pixels, cohort.trained_pixels(settings.test_only))
+    for line in said:
+        print(line, file=sys.stderr)
+    sizes = [pixels.get(Path(row["path"]).name) or ("", "") for row in found.table]
+    rows = zip(found.table, sizes, strict=True)
+    table = tuple(row | dict(zip(cohort.PIXELS, size, strict=True)) for row, size in rows)
+    return replace(found, table=table)
+
+
+def _load(settings: SegmentationSettings) -> SlideSplits:
     table = Path(settings.data or "") / cohort.TABLE
     if table.exists():
         return _of_table(settings, table)
@@ -56,14 +71,16 @@ def load(settings: SegmentationSettings) -> SlideSplits:
 def _of_folder(settings: SegmentationSettings) -> SlideSplits:
     """Return all slides of the folder but the last for training, and that one for validation."""
     (*train, last), failed = slides_and_masks.open_slides(
-        settings.data or "", 2, Masking.of(settings)
+        settings.data or "", 2, Masking.of(settings), outline_rule(settings)
     )
     return SlideSplits(tuple(train), (last,), (), tuple(failed))
 
 
 def _evaluated(settings: SegmentationSettings) -> SlideSplits:
     """Return the slides of the folder for testing: of the one that the run was trained on, the last."""
-    slides, failed = slides_and_masks.open_slides(settings.data or "", masking=Masking.of(settings))
+    slides, failed = slides_and_masks.open_slides(
+        settings.data or "", masking=Masking.of(settings), outlines=outline_rule(settings)
+    )
     if not drawn_splits.is_other_data(settings):
         slides = slides[-1:]
     return SlideSplits((), (), tuple(slides), tuple(failed))
@@ -82,7 +99,9 @@ def _of_table(settings: SegmentationSettings, table: Path) -> SlideSplits:
     for split in wanted:
         chosen = splits.of_split(rows, split, table) if split in needed else _of_split(rows, split)
         opened, skipped = slides_and_masks.open_all(
-            ((row["slide_id"], row["path"], row["mask"]) for row in chosen), masking
+            ((row["slide_id"], row["path"], row["mask"]) for row in chosen),
+            masking,
+            outline_rule(settings),
         )
         failed += skipped
         slides[split] = tuple(opened)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -22,11 +23,12 @@ from tfbig.sources.source import Pointwise
 from tfbig.system import callbacks
 from tfbig.tissue.drawn import Outlined
 from tfbig.tissue.masks import BlockMeans
+from tfbig.tissue.outline_file import OutlineRule, is_outline_file
 from tfbig.units import counted
 
 WHITE = 230
 """Largest mean gray level of tissue."""
-OUTLINES = (".geojson", ".json")
+OUTLINES = (".geojson", ".json", ".gz")
 """Suffixes of masks that are outlines."""
 BRIGHTNESS = 10
 """Largest change of brightness of a crop, in gray levels."""
@@ -105,7 +107,10 @@ class Darker(Pointwise):
 
 
 def open_slide(
-    path: str | Path, mask: str | Path | None = None, masking: Masking | None = None
+    path: str | Path,
+    mask: str | Path | None = None,
+    masking: Masking | None = None,
+    outlines: OutlineRule | None = None,
 ) -> LabelledSlide:
     """Open a slide, and open or compute its labels.
 
@@ -113,12 +118,14 @@ def open_slide(
         path: Path of the slide: RGB or gray, uint8, bright background.
         mask: Path of a mask of the same size, or of outlines in GeoJSON; by default `tissue_mask` computes the labels.
         masking: What background is given one colour, before labels are computed; None for none.
+        outlines: Which outlines count; by default `OutlineRule()`.
 
     Raises:
         SourceError: A file is damaged or not an image, the slide is smaller than the network's stride,
             the mask has another size, or there is no tissue.
     """
     source = sources.open(path)
+    origin = source.origin
     if min(source.shape[:2]) < STRIDE:
         raise SourceError(
             f"{path}: is {_size(source)} pixels; expected at least {STRIDE} x {STRIDE}, the stride "
@@ -129,7 +136,8 @@ def open_slide(
     name, image = Path(path).name, sources.Grayscale(source, invert=True)
     fill = None if masking is None else background.gray_level(image)
     if mask is not None:
-        return LabelledSlide(name, image, _open_mask(mask, path, source), fill=fill)
+        labels = _open_mask(mask, path, source, outlines, origin)
+        return LabelledSlide(name, image, labels, fill=fill)
     means = BlockMeans.of(source)
     return LabelledSlide(name, image, _labels(means, WHITE), means, fill)
 
@@ -144,13 +152,16 @@ def mask_of(path: Path) -> Path | None:
 
 
 def open_all(
-    files: Iterable[tuple[str, Path | None, Path | None]], masking: Masking | None = None
+    files: Iterable[tuple[str, Path | None, Path | None]],
+    masking: Masking | None = None,
+    outlines: OutlineRule | None = None,
 ) -> tuple[list[LabelledSlide], list[tuple[str, str]]]:
     """Open slides with their labels; slides that cannot be used are skipped.
 
     Args:
         files: `(name, slide, mask)`; the slide is None if it is missing, the mask if labels are to be computed.
         masking: As in `open_slide`.
+        outlines: As in `open_slide`.
 
     Returns:
         `(slides, failed)`; `failed` lists `(name, reason)`.
@@ -161,14 +172,17 @@ def open_all(
         try:
             if path is None:
                 raise SourceError("no such slide. Check --slides.")
-            slides.append(open_slide(path, mask, masking))
+            slides.append(open_slide(path, mask, masking, outlines))
         except (SourceError, OSError, ValueError, MemoryError) as error:
             failed.append((name, str(error)))
     return slides, failed
 
 
 def open_slides(
-    folder: str | Path, least: int = 1, masking: Masking | None = None
+    folder: str | Path,
+    least: int = 1,
+    masking: Masking | None = None,
+    outlines: OutlineRule | None = None,
 ) -> tuple[list[LabelledSlide], list[tuple[str, str]]]:
     """Open every slide of a folder, sorted by name, with its labels; slides that cannot be used are skipped.
 
@@ -178,6 +192,7 @@ def open_slides(
         folder: Folder of the slides.
         least: Smallest number of slides.
         masking: As in `open_slide`.
+        outlines: As in `open_slide`.
 
     Returns:
         `(slides, failed)`; `failed` lists `(name, reason)`.
@@ -188,7 +203,7 @@ def open_slides(
     files = without_masks(files_in(Path(folder), SUFFIXES))
     masks = masks_of(files, OF_MASKS)
     say_unused_masks(files, {*masks.values()}, OF_MASKS)
-    slides, failed = open_all(((f.name, f, masks.get(f)) for f in files), masking)
+    slides, failed = open_all(((f.name, f, masks.get(f)) for f in files), masking, outlines)
     if len(slides) < least:
         kept = ", the last of which, by name, is for validation" if least > 1 else ""
         reason = f" {failed[0][1]}" if failed else ""
@@ -263,10 +278,19 @@ def dataset(
     return data.batch(batch_size)
 
 
-def _open_mask(mask: str | Path, path: str | Path, slide: sources.Source) -> sources.Source:
+def _open_mask(
+    mask: str | Path,
+    path: str | Path,
+    slide: sources.Source,
+    rule: OutlineRule | None,
+    origin: tuple[int, int],
+) -> sources.Source:
     """Open a mask: outlines, or an image with the size of the slide."""
-    if Path(mask).suffix.lower() in OUTLINES:
-        return Outlined(mask, slide)
+    if is_outline_file(mask):
+        outlined = Outlined(mask, slide, rule, origin)
+        if outlined.note:
+            print(outlined.note, file=sys.stderr)
+        return outlined
     source = sources.open_labels(mask)
     if source.shape != (*slide.shape[:2], 1):
         raise SourceError(

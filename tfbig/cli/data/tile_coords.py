@@ -12,7 +12,8 @@ from tfbig.cli.data import side_tables
 from tfbig.results import run_folder
 from tfbig.sources import Coords, names, read_coords
 from tfbig.sources.names import title_of
-from tfbig.sources.slides.slide import TOLERANCE, UM_TIMES_POWER, Slide
+from tfbig.sources.resolution import UM_TIMES_POWER
+from tfbig.sources.slides.slide import TOLERANCE, Slide
 
 RESOLUTIONS = ("mpp", "magnification", "level")
 OF_TRIDENT = "_patches"
@@ -112,32 +113,38 @@ def of_slide(
     """
     coords = read(file)
     check(file, coords, resolution, size)
-    if set(resolution_of(coords)) <= {"level"} and slide.mpp:
+    if slide.mpp:
         mpp = [number * coords.step for number in slide.mpp]
-        check_pixels(file, slide.title, mpp, resolution)
+        check_pixels(file, slide.title, mpp, resolution, coords.size_at_level_0)
     return coords
 
 
 def check_pixels(
-    file: Path, name: str, mpp: Sequence[float] | None, resolution: Mapping[str, float]
+    file: Path,
+    name: str,
+    mpp: Sequence[float] | None,
+    resolution: Mapping[str, float],
+    side: float = math.inf,
 ) -> None:
-    """Check the micrometres per pixel of tiles whose file names only a pyramid level.
+    """Check the micrometres per pixel of tiles, along rows and columns, whatever their file says.
 
     Args:
         file: The file.
         name: Name of the slide.
         mpp: Micrometres per pixel of the tiles along rows and columns, or None if unknown.
         resolution: As in `check`.
+        side: Side of a tile in pixels of level 0, which files round.
 
     Raises:
         SourceError: They are not those that are asked for.
     """
-    target = _nominal_mpp(resolution)
+    target = nominal_mpp(resolution)
     if target is None or mpp is None:
         return
-    actual = sum(mpp) / 2
-    if not math.isclose(actual, target, rel_tol=TOLERANCE):
-        tiles = f"holds tiles of {actual:.4g} micrometres per pixel on slide {name}"
+    tolerance = TOLERANCE + 0.5 / side
+    if not all(math.isclose(actual, target, rel_tol=tolerance) for actual in mpp):
+        each = " x ".join(dict.fromkeys(f"{actual:.4g}" for actual in mpp))
+        tiles = f"holds tiles of {each} micrometres per pixel on slide {name}"
         raise _contradiction(file, tiles, *next(iter(resolution.items())))
 
 
@@ -154,14 +161,18 @@ def _agree(name: str, value: float, made_with: Mapping[str, float]) -> bool:
         return math.isclose(made_with[name], value, rel_tol=1e-6)
     if not made_with or "level" in made_with:
         return True  # the pixels of the slide tell, see `check_pixels`
-    target, made = _nominal_mpp({name: value}), _nominal_mpp(made_with)
+    target, made = nominal_mpp({name: value}), nominal_mpp(made_with)
     if target is None or made is None:
         return False
     return math.isclose(target, made, rel_tol=TOLERANCE)
 
 
-def _nominal_mpp(resolution: Mapping[str, float]) -> float | None:
-    """Return the micrometres per pixel of `mpp` or `magnification`; None for a level, or nothing."""
+def nominal_mpp(resolution: Mapping[str, float]) -> float | None:
+    """Return the micrometres per pixel of `mpp` or `magnification`; None for a level, or nothing.
+
+    Args:
+        resolution: As in `check`.
+    """
     if "magnification" in resolution:
         return UM_TIMES_POWER / resolution["magnification"]
     return resolution.get("mpp")

@@ -18,6 +18,7 @@ from tfbig.cli.settings import choices
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.tasks import evaluation
 from tfbig.sources.names import title_of
+from tfbig.sources.resolution import Mpp
 from tfbig.sources.slides.slide import Slide
 
 
@@ -31,10 +32,12 @@ class Bags:
 
     Attributes:
         settings: Settings of the command, without gaps.
+        pixels: Micrometres along rows and columns of a pixel of the tiles, by slide.
     """
 
     def __init__(self, settings: PredictSettings, plain: Any, config: Config) -> None:
         self.folder = Path(settings.out)
+        self.pixels: dict[Path, Mpp | None] = {}
         background.refuse(background.resolved(settings), results.BY_PATCHES)
         _check_network(settings.model, plain)
         self.size, _, channels = plain.inputs[0].shape[2:]
@@ -72,6 +75,7 @@ class Bags:
         image = stain.normalised(slide.scaled(coords.step), slide, self.stain)
         image = results.network_input(image, settings)
         tiles: sources.Bag = coords.tiles_of(image, slide.shape)
+        self.pixels[path] = image.mpp
         if self.foreground:
             tiles = mil.foreground(tiles, self.foreground)
             coords = replace(coords, coords=np.asarray(tiles.coords))

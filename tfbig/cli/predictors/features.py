@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tfbig import SourceError, sources
+from tfbig.cli import slide_batch
 from tfbig.cli.data import background
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.results import Config
@@ -34,6 +35,9 @@ class Features:
     def __init__(self, settings: PredictSettings, plain: Any, config: Config) -> None:
         self.folder = Path(settings.out)
         background.refuse(background.resolved(settings), results.BY_PATCHES)
+        slide_batch.refuse_resolution(
+            settings, "features are those of the tiles that they were computed from."
+        )
         results.check_attention(settings.model, plain)
         self.target = results.target_of(settings, plain.outputs[0].shape[-1], config)
         self.settings = replace(settings, classes=results.names_of(self.target))

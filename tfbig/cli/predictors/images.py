@@ -115,10 +115,21 @@ class Images:
         with source.lent() as handle:
             z = self.model.latent(tf.constant([handle]))
         bag, attention = images.attention_by_code(self.model, source, z)
-        steps = [n / m for n, m in zip(slide.shape[:2], source.shape[:2], strict=True)]
-        corners = np.rint(np.asarray(bag.coords) * steps[::-1]).astype(np.int64)
-        coords = sources.Coords(slide.title, corners, bag.shape[1], sum(steps) / 2)
+        (rows, columns), (top, left) = _placed(slide, source)
+        corners = np.rint(np.asarray(bag.coords) * (columns, rows) + (left, top)).astype(np.int64)
+        coords = sources.Coords(slide.title, corners, bag.shape[1], columns, row_step=rows)
         results.write_attention(self.settings, path, slide, coords, attention, title)
+
+
+def _placed(
+    slide: Slide, source: sources.Source
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the height and width of a pixel of an image in pixels of level 0, and the row and column of its first."""
+    whole, first = source.shape[:2], (0, 0)
+    if isinstance(source, sources.CenterCropped):
+        whole, first = source.scaled_size, source.corner
+    rows, columns = (n / m for n, m in zip(slide.shape, whole, strict=False))
+    return (rows, columns), (rows * first[0], columns * first[1])
 
 
 def _num_classes(plain: Any, config: Config) -> int:

@@ -23,7 +23,7 @@ from tfbig.cli.settings import flag
 from tfbig.cli.settings.instance_settings import InstanceNetwork
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.tasks.instances import FOUND, as_maps, as_picture, borders, thresholds_of
-from tfbig.results import geojson, instance_table, slide_viewer
+from tfbig.results import geojson, instance_table, outlines, slide_viewer
 from tfbig.results.instances import Instances as Labelled
 from tfbig.sources.names import title_of
 from tfbig.sources.slides.slide import Slide
@@ -118,7 +118,8 @@ class Instances:
                 Labelled(maps, limits),
                 labels=True,
                 channel_names=["instance"],
-                georeference=slide.georeference,
+                georeference=slide.georeference
+                and slide.georeference.scaled(*masks.steps_of(slide, maps)),
                 ticked=ticked,
             )
         masks.write_zarr_labels(self.settings, slide, tfbig.open(file))
@@ -129,7 +130,7 @@ class Instances:
         """Write the table of the instances and their outlines; return their number and their area in pixels."""
         measured = _measured_image(path, image, self.settings)
         names = slide.channel_names or tuple(map(str, range(measured.shape[2])))
-        step = slide.shape[0] / image.shape[0]
+        steps = masks.steps_of(slide, image)
         title, total = title_of(path), [0, 0]
         with (
             atomic_write(file_in(self.folder, f"{title}_instances.csv")) as part,
@@ -149,13 +150,10 @@ class Instances:
                         writer.writerow(_short(value) for value in row.values())
                         total[0] += 1
                         total[1] += int(row["area"])
-                        outline = each.outline
-                        if step != 1:
-                            outline = shapely.transform(outline, lambda xy: xy * step)
-                        yield outline, row
+                        yield outlines.placed(each.outline, steps), row
 
             outlined = geojson.instance_features(features(), self.classes[1])
-            geojson.write_geojson(file_in(self.folder, f"{title}.geojson"), outlined)
+            slide_batch.write_outlines(self.settings, path, slide, outlined)
             if not total[0]:
                 writer.writerow(["label"])
         return total[0], total[1]
@@ -176,7 +174,10 @@ class Instances:
             starts = range(0, found.shape[0], step)
             small = np.concatenate([found.read(i, i + 1)[:, ::step, 0] for i in starts])
             shown = (small > 0) + borders(small).astype(np.uint8)
-            overlay = slide_viewer.class_overlay("instances", shown, (*self.classes, "border"))
+            down, across = (step * n / m for n, m in zip(small.shape, found.shape, strict=False))
+            overlay = slide_viewer.class_overlay(
+                "instances", shown, (*self.classes, "border"), across, height=down
+            )
             slide_batch.write_view(self.settings, path, slide, [overlay])
 
     def _write_row(self, path: Path, image: sources.Source, count: int, area: int) -> None:

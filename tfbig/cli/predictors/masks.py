@@ -105,8 +105,10 @@ class Masks:
         """Write the results of a slide, last its mask; return the share of each class, and the number of regions."""
         labels = sources.Channels(prediction, 0, 1)
         small, factor = outlines.small_labels(labels)
-        count = self._write_regions(path, slide, small, factor * slide.shape[0] / source.shape[0])
-        overlay = slide_viewer.class_overlay("prediction", small, self.classes)
+        rows, columns = (factor * step for step in steps_of(slide, source))
+        count = self._write_regions(path, slide, small, (rows, columns))
+        down, across = (factor * n / m for n, m in zip(small.shape, source.shape, strict=False))
+        overlay = slide_viewer.class_overlay("prediction", small, self.classes, across, height=down)
         shown = [overlay, *(background.overlays(source) if self.masking else [])]
         slide_batch.write_view(self.settings, path, slide, shown)
         shares = np.bincount(small.ravel(), minlength=len(self.classes)) / small.size
@@ -115,18 +117,18 @@ class Masks:
         return shares, count
 
     def _write_regions(
-        self, path: Path, slide: Slide, small: npt.NDArray[np.uint8], step: float
+        self, path: Path, slide: Slide, small: npt.NDArray[np.uint8], steps: tuple[float, float]
     ) -> int:
         """Write outlines and a picture, and return the number of regions."""
         name = title_of(path)
-        regions = outlines.regions(small, step, self.settings.smallest)
+        regions = outlines.regions(small, steps, self.settings.smallest)
         if regions.left_out or regions.filled:
             print(
                 f"{path.name}: outlines of the {outlines.MOST_REGIONS} largest regions and holes; "
                 f"{regions.left_out} more regions are left out, {regions.filled} more holes are filled"
             )
         features = geojson.region_features(regions.polygons, self.classes)
-        count = geojson.write_geojson(file_in(self.folder, f"{name}.geojson"), features)
+        count = slide_batch.write_outlines(self.settings, path, slide, features)
         figures.regions(file_in(self.folder, f"{name}.png"), slide, small, self.classes, name)
         return count
 
@@ -135,7 +137,7 @@ class Masks:
     ) -> None:
         """Write the probabilities, if they are asked for, and the mask."""
         name = title_of(path)
-        georeference = slide.georeference and slide.georeference.scaled(*_steps(slide, source))
+        georeference = slide.georeference and slide.georeference.scaled(*steps_of(slide, source))
         if self.settings.probabilities:
             file = file_in(self.folder, f"{name}_probabilities.ome.tif")
             shares = sources.Channels(prediction, 1)
@@ -214,6 +216,12 @@ def write_zarr_labels(settings: PredictSettings, slide: Slide, labels: sources.S
         sources.write_ome_zarr_labels(target, settings.labels, labels, ticked=ticked)
 
 
-def _steps(slide: Slide, source: sources.Source) -> list[float]:
-    """Return the rows and columns of level 0 in a pixel of a source of the whole slide."""
-    return [n / m for n, m in zip(slide.shape[:2], source.shape[:2], strict=True)]
+def steps_of(slide: Slide, source: sources.Source) -> tuple[float, float]:
+    """Return the height and width of a pixel of a source of the whole slide in pixels of level 0.
+
+    Args:
+        slide: The slide.
+        source: An image of the whole slide, at any resolution.
+    """
+    rows, columns = (n / m for n, m in zip(slide.shape[:2], source.shape[:2], strict=True))
+    return rows, columns

@@ -280,16 +280,17 @@ def write_attention(
     kinds, names = classes or (np.zeros(len(attention), int), ["region"])
     measured = {"attention": attention, **numbers}
     features = geojson.tile_features(
-        coords.coords, coords.size_at_level_0, kinds, [*names], measured
+        coords.coords, coords.sides_at_level_0, kinds, [*names], measured
     )
-    geojson.write_geojson(file_in(folder, f"{name}.geojson"), features)
+    slide_batch.write_outlines(settings, path, slide, features)
     painted, share = heatmap.paint(coords, attention, slide)
-    overlay = slide_viewer.attention_overlay(painted, len(attention), share)
+    height = None if coords.row_step is None else heatmap.height_of(painted, coords, slide)
+    overlay = slide_viewer.attention_overlay(painted, len(attention), share, height)
     figures.slide_overlay(file_in(folder, f"{name}.png"), slide, overlay, title)
     slide_batch.write_view(settings, path, slide, [overlay], title)
     source = heatmap.as_source(painted, coords, slide)
-    step = heatmap.pixel_size(coords)
-    georeference = slide.georeference and slide.georeference.scaled(step, step)
+    sides = heatmap.pixel_sides(coords)
+    georeference = slide.georeference and slide.georeference.scaled(*sides)
     sources.write_ome_tiff(
         file_in(folder, f"{name}_attention.ome.tif"),
         source,

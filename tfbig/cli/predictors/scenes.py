@@ -10,7 +10,7 @@ import numpy as np
 
 import tfbig
 from tfbig import SourceError
-from tfbig.cli import machine, scene_blocks
+from tfbig.cli import machine, scene_blocks, slide_batch
 from tfbig.cli.data import background
 from tfbig.cli.identity import of_model
 from tfbig.cli.predictors import results
@@ -48,6 +48,7 @@ class Scenes:
         for name in background.FLAGS:
             if getattr(settings, name) is not None:
                 raise SourceError(f"--{name.replace('_', '-')}: {_OF_SLIDES}")
+        slide_batch.refuse_resolution(settings, "scenes are read at the size of their pixels.")
         self.skips = (settings.background or config.get("background")) == "skip"
         self.bands, channels = plain.inputs[0].shape[-1], plain.outputs[0].shape[-1]
         if config.get("target") == "regression" or (not config and _is_linear(plain)):

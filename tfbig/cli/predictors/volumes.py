@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 import tfbig
 from tfbig import sources
-from tfbig.cli import machine, volume_masks
+from tfbig.cli import machine, slide_batch, volume_masks
 from tfbig.cli.data import background, prepared_volumes, volume_folders
 from tfbig.cli.data.prepared_volumes import Preparation
 from tfbig.cli.predictors import results
@@ -46,6 +46,7 @@ class Volumes:
     def __init__(self, settings: PredictSettings, plain: Any, config: Config) -> None:
         self.folder = Path(settings.out)
         background.refuse(background.resolved(settings), READS_SLIDES)
+        slide_batch.refuse_resolution(settings, "volumes are read at the spacing of the run.")
         self.channels = plain.inputs[0].shape[-1]
         outputs = plain.outputs[0].shape[-1]
         self.classes = results.classes_of(settings, max(outputs, 2), config.get("class_names"))

@@ -32,6 +32,7 @@ INSTANCE_LOSSES = ("cross_entropy", "svm")
 MASK_LOSSES = ("binary_cross_entropy", "dice")
 NORMS = ("exact", "frozen", "per_slice")
 OPTIMIZERS = ("adam", "coupled_adam", "adamw", "demon_adam", "demon_adamw", "lookahead_radam")
+ORIGINS = ("scanned", "level-0")
 READERS = ("tifffile", "openslide", "zarr", "rasterio")
 RESNETS = (
     *("resnet18", "resnet34", "resnet50", "resnet18_gn", "resnet50_gn"),

@@ -6,7 +6,11 @@ from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.background_settings import BackgroundSettings
+from tfbig.cli.settings.background_settings import (
+    BackgroundSettings,
+    outline_classes_flag,
+    outline_origin_flag,
+)
 from tfbig.cli.settings.channel_settings import ChannelSettings
 from tfbig.cli.settings.data_settings import edge_flag
 from tfbig.cli.settings.flag import PLACE, REQUIRED, SESSION, flag, redeclared
@@ -140,6 +144,8 @@ class TileSettings(SlideSettings, TileSizeSettings, ResolutionSettings):
         "the pixels of each tile, which reads the whole slide; none: keep all tiles; or a GeoJSON file of outlines, or "
         "a folder with SLIDE.geojson, such as one that this command wrote (default: colour)",
     )
+    outline_classes: tuple[str, ...] | None = outline_classes_flag()
+    outline_origin: str | None = outline_origin_flag("scanned", "scanned")
     dark: bool = flag(False, help="the background is dark, as in fluorescence")
     min_tissue: float = flag(
         0.6,

@@ -17,7 +17,8 @@ from tfbig.sources.bags import hdf5
 from tfbig.sources.bags.tiles import Tiles
 from tfbig.sources.files import File, PathLike
 from tfbig.sources.names import title_of
-from tfbig.sources.slides.slide import UM_TIMES_POWER, Slide
+from tfbig.sources.resolution import UM_TIMES_POWER, doubts, one_size
+from tfbig.sources.slides.slide import Slide
 from tfbig.sources.source import Source
 from tfbig.sources.writing import atomic_write
 
@@ -39,6 +40,8 @@ class Coords:
         overlap: Overlap of neighbouring tiles, in pixels of the tile.
         made_with: What was asked for when they were made, as far as it is known: one of `mpp`, `magnification` and
             `level`, and `min_tissue`, the smallest share of tissue in a tile.
+        row_step: Height of a pixel of the tile in pixels of level 0, if it is not `step`: tiles are then rectangles of
+            level 0, which files of tiles cannot hold.
 
     Example:
         >>> np.save("slide.npy", np.zeros((64, 96, 3), "uint8"))
@@ -55,6 +58,19 @@ class Coords:
     step: float
     overlap: int = 0
     made_with: Mapping[str, float] = field(default_factory=dict)
+    row_step: float | None = None
+
+    @property
+    def steps(self) -> tuple[float, float]:
+        """Height and width of a pixel of the tile in pixels of level 0."""
+        return self.row_step or self.step, self.step
+
+    @property
+    def sides_at_level_0(self) -> tuple[float, float]:
+        """Height and width of a tile in pixels of level 0."""
+        if self.row_step is None:
+            return self.size_at_level_0, self.size_at_level_0
+        return self.size * self.row_step, self.size * self.step
 
     @property
     def size_at_level_0(self) -> int:
@@ -174,7 +190,10 @@ def _checked(name: str, coords: npt.NDArray[Any], attributes: dict[str, Any]) ->
         if "patch_size_level0" in attributes:
             step = float(attributes["patch_size_level0"]) / size
         else:  # CLAM stores one number, or one for each axis
-            step = float(np.ravel(attributes["downsample"])[0])
+            across, *down = map(float, np.ravel(attributes["downsample"]))
+            step = across
+            if down and one_size((across, down[0]), 0.1) is None:
+                raise ValueError(f"downsample {across:g} x {down[0]:g}: tiles that are not square")
         step = _exact_step(attributes, size, step)
         overlap = int(attributes.get("overlap", 0))
         fits = size > 0 and 0 < step < 1e6 and 0 <= overlap < size
@@ -233,9 +252,9 @@ def _trident_attributes(coords: Coords, slide: Slide, path: Path) -> dict[str, A
         "level0_width": columns,
         "level0_height": rows,
     }
-    power = slide.magnification
-    if power is None and slide.mpp is not None:
-        power = UM_TIMES_POWER * 2 / sum(slide.mpp)
+    power, pixel = slide.magnification, slide.mpp and one_size(slide.mpp)
+    if pixel and (power is None or doubts(slide.mpp, power)):
+        power = UM_TIMES_POWER / pixel
     if power is not None:
         attributes["level0_magnification"] = power
         attributes["target_magnification"] = power / coords.step

@@ -82,6 +82,7 @@ class VendorSlide(Slide):
             self.vendor = str(properties.get("openslide.vendor"))
         super().__init__(name, levels, 3, np.uint8, resolution, f"OpenSlide ({self.vendor})")
         self.channel_names = _channel_names(properties)
+        self.origin = _origin(properties)
 
     def _open(self, level: int) -> Source:
         return _VendorLevel(self._handle, self.levels[level], level)
@@ -226,16 +227,30 @@ def _open(name: str) -> Any:
     return slide
 
 
-def _scanned(
-    properties: Mapping[str, str], step: float
-) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Return the rows and columns of a level that were scanned, or None if the file does not specify them."""
+def _bounds(properties: Mapping[str, str]) -> tuple[int, ...] | None:
+    """Return x, y, width and height of the scanned area at level 0, or None if the file does not specify them."""
     try:
-        x, y, width, height = (
+        return tuple(
             int(properties[f"openslide.bounds-{name}"]) for name in ("x", "y", "width", "height")
         )
     except (KeyError, ValueError):
         return None
+
+
+def _origin(properties: Mapping[str, str]) -> tuple[int, int]:
+    """Return the row and column of level 0 that QuPath calls 0: where the scanned area begins, if it is known."""
+    x, y, *_ = _bounds(properties) or (0, 0)
+    return y, x
+
+
+def _scanned(
+    properties: Mapping[str, str], step: float
+) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Return the rows and columns of a level that were scanned, or None if the file does not specify them."""
+    bounds = _bounds(properties)
+    if bounds is None:
+        return None
+    x, y, width, height = bounds
     margin = MARGIN if step == 1 else COARSE_MARGIN
     rows, columns = (
         (math.floor(first / step) - margin, math.ceil((first + size) / step) + margin)

@@ -14,7 +14,14 @@ import numpy.typing as npt
 from tfbig.errors import SourceError
 from tfbig.sources.intensity import Rescaled, percentiles
 from tfbig.sources.names import title_of
-from tfbig.sources.resolution import Resolution
+from tfbig.sources.resolution import (
+    COARSEST,
+    FINEST,
+    UM_TIMES_POWER,
+    Resolution,
+    is_plausible,
+    one_size,
+)
 from tfbig.sources.slides.georeference import Georeference
 from tfbig.sources.slides.stacks import chosen_channels
 from tfbig.sources.source import RowArray, Source
@@ -24,8 +31,6 @@ TOLERANCE = 0.01
 """A level is used without scaling if its pixel size differs from the requested one by at most this fraction."""
 ENLARGED = 1.25
 """How much finer than level 0 a requested pixel size may be: slides of one scanner differ by a few percent."""
-UM_TIMES_POWER = 10.0
-"""Micrometres per pixel times magnification: 0.5 at 20x, 0.25 at 40x."""
 MEASURED = 2**20
 """Fewest pixels of the level of which percentiles are computed, if there is one with as many."""
 _BLOCK_ROWS = 256
@@ -55,6 +60,8 @@ class Slide(ABC):
         magnification: Magnification of the objective, or None if unknown.
         channel_names: Names of the channels, or an empty tuple if they have none.
         georeference: Georeference of level 0 of a GeoTIFF, or None.
+        origin: Row and column of level 0 from which QuPath counts: where the scanned area begins, if the file says so
+            (MRXS, SCN, BIF and others), else `(0, 0)`.
 
     Example:
         >>> np.save("slide.npy", np.full((64, 48, 3), 200, "uint8"))
@@ -83,6 +90,7 @@ class Slide(ABC):
         self.mpp, self.magnification = resolution.mpp, resolution.magnification
         self.channel_names: tuple[str, ...] = ()
         self.georeference: Georeference | None = None
+        self.origin = 0, 0
         self._sources: dict[int, Source] = {}
         self._closed = False
         self._lock = threading.Lock()
@@ -171,6 +179,7 @@ class Slide(ABC):
             if number not in self._sources:
                 source = self._open(number)
                 source.mpp = scaled_mpp(self.mpp, self._steps(number))
+                source.origin = self.origin if number == 0 else (0, 0)
                 self._sources[number] = source
             return self._sources[number]
 
@@ -205,8 +214,8 @@ class Slide(ABC):
 
         Args:
             mpp: Micrometres per pixel.
-            magnification: Magnification, such as 20 for 20x, relative to the objective in the file. If the file does
-                not specify one, 0.5 um per pixel is 20x.
+            magnification: Magnification, such as 20 for 20x, which is 0.5 um per pixel on every slide whose pixel size
+                is known, whatever its objective; else relative to the objective in the file.
             level: Pyramid level, used unchanged.
 
         Returns:
@@ -244,7 +253,41 @@ class Slide(ABC):
         magnification: float | None = None,
         level: int | None = None,
     ) -> float:
-        """Return the width of a pixel at a resolution in pixels of level 0, the mean of rows and columns.
+        """Return the side of a pixel at a resolution in pixels of level 0, for tiles that are square there.
+
+        Args:
+            mpp: Micrometres per pixel, as in `at`.
+            magnification: Magnification, as in `at`.
+            level: Pyramid level.
+
+        Raises:
+            ValueError: Not exactly one argument is set, or it is not a positive number.
+            SourceError: The pixel size of the slide is unknown, the level does not exist, or rows and columns differ by
+                more than 1 %: see `steps`.
+        """
+        rows, columns = self.steps(mpp=mpp, magnification=magnification, level=level)
+        rounding = 0.0 if level is None else sum(1 / n for n in self.levels[level])
+        step = one_size((rows, columns), rounding)
+        if step is None:
+            pixels = (
+                f"its pixels are {self.mpp[0]:.4g} x {self.mpp[1]:.4g} um (rows x columns)"
+                if self.mpp and level is None
+                else f"level {level} is {self.levels[level or 0]}"
+            )
+            raise SourceError(
+                f"{self.name}: {pixels}, so that a pixel of a tile would be {rows:.4g} x {columns:.4g} pixels of level "
+                "0; expected squares, within 1 %. Pass level=0 to use the pixels as they are, or resample the slide."
+            )
+        return step
+
+    def steps(
+        self,
+        *,
+        mpp: float | None = None,
+        magnification: float | None = None,
+        level: int | None = None,
+    ) -> tuple[float, float]:
+        """Return the height and width of a pixel at a resolution in pixels of level 0.
 
         Args:
             mpp: Micrometres per pixel, as in `at`.
@@ -255,7 +298,7 @@ class Slide(ABC):
             ValueError: Not exactly one argument is set, or it is not a positive number.
             SourceError: The pixel size of the slide is unknown, or the level does not exist.
         """
-        return sum(self._steps_at(mpp, magnification, level)) / 2
+        return self._steps_at(mpp, magnification, level)
 
     def scaled(self, factor: float) -> Source:
         """Return the slide scaled down from level 0 by a factor, without reading it.
@@ -315,7 +358,7 @@ class Slide(ABC):
 
     def _steps_for(self, mpp: float | None, magnification: float | None) -> tuple[float, float]:
         """Return the size of a pixel at `mpp` or `magnification` in pixels of level 0."""
-        if magnification is not None and self.magnification is not None:
+        if self.mpp is None and magnification is not None and self.magnification is not None:
             step = self.magnification / magnification
             return step, step
         if self.mpp is None:
@@ -325,6 +368,12 @@ class Slide(ABC):
             )
         target = UM_TIMES_POWER / magnification if magnification is not None else mpp
         assert target is not None
+        if is_plausible((target, target)) and not is_plausible(self.mpp):
+            raise SourceError(
+                f"{self.name}: says that its pixels are {self.mpp[0]:.4g} x {self.mpp[1]:.4g} um, and {target:.4g} um "
+                f"are asked for; expected pixels of a slide, {FINEST:g} to {COARSEST:g} um. Pass mpp=0.25 to "
+                "open_slide."
+            )
         return target / self.mpp[0], target / self.mpp[1]
 
     def _scaled(self, down: float, across: float) -> Source:
@@ -373,6 +422,7 @@ class _Converted(Slide):
         resolution = Resolution(slide.mpp, slide.magnification)
         super().__init__(slide.name, slide.levels, channels, dtype, resolution, slide.reader)
         self.channel_names, self.georeference = names, slide.georeference
+        self.origin = slide.origin
         self._slide, self._convert = slide, convert
 
     def _open(self, level: int) -> Source:

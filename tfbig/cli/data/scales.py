@@ -1,0 +1,111 @@
+"""Sizes of the pixels that a run reads: whether slides say odd ones, and whether they differ from each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from tfbig.sources.resolution import Mpp, doubts
+from tfbig.sources.slides.slide import Slide
+from tfbig.units import counted
+
+SAME = 1.05
+"""Largest ratio of two sizes of pixels that need no word: slides of one scanner differ by a few percent."""
+
+
+class Scale(NamedTuple):
+    """What is to be said about the pixels of a slide.
+
+    Args:
+        pixel: Micrometres along rows and columns of a pixel as it is read, or None if unknown.
+        doubts: What is odd about what the file says, by the kind of it.
+    """
+
+    pixel: Mpp | None
+    doubts: Mapping[str, str]
+
+
+def scale_of(slide: Slide | None, pixel: Mpp | None) -> Scale:
+    """Return what is to be said about the pixels of a slide.
+
+    Args:
+        slide: The slide, or None of what is no slide.
+        pixel: Micrometres along rows and columns of a pixel as it is read, or None if unknown.
+    """
+    return Scale(pixel, {} if slide is None else doubts(slide.mpp, slide.magnification))
+
+
+def lines(scales: Mapping[str, Scale]) -> list[str]:
+    """Return a line for each kind of doubt, and one if slides are read at different sizes of pixels.
+
+    Args:
+        scales: What is to be said about each slide, by its name.
+    """
+    by_kind: dict[str, list[str]] = {}
+    for name, scale in scales.items():
+        for kind, text in scale.doubts.items():
+            by_kind.setdefault(kind, []).append(f"{name}: {text}")
+    found = [
+        f"{len(each)} of {counted(len(scales), 'slide')} with {kind}, such as {each[0]}."
+        for kind, each in by_kind.items()
+    ]
+    return found + _differences({name: scale.pixel for name, scale in scales.items()})
+
+
+def _differences(pixels: Mapping[str, Mpp | None]) -> list[str]:
+    """Return a line if sizes of pixels differ, or if some are unknown."""
+    known = {name: pixel for name, pixel in pixels.items() if pixel is not None}
+    unknown = [name for name, pixel in pixels.items() if pixel is None]
+    found = []
+    if known and unknown:
+        found.append(
+            f"the size of pixels is known for {len(known)} of {len(pixels)} slides, but not for others, such as "
+            f"{unknown[0]}: these may be read at another size. Give it with --slide-mpp or --mpp-of."
+        )
+    if known:
+        finest, coarsest = (choose(known, key=lambda name: known[name]) for choose in (min, max))
+        if differ(known[finest], known[coarsest]):
+            found.append(
+                f"slides are read at different sizes of pixels, from {_in_um(known[finest])} ({finest}) to "
+                f"{_in_um(known[coarsest])} ({coarsest}); expected one size. Use --mpp, or leave some out."
+            )
+    return found
+
+
+def differ(first: Mpp, second: Mpp) -> bool:
+    """Return whether two sizes of pixels differ by more than those of one scanner.
+
+    Args:
+        first: Micrometres along rows and columns.
+        second: Micrometres along rows and columns.
+    """
+    return any(max(a / b, b / a) > SAME for a, b in zip(first, second, strict=True))
+
+
+def against_run(pixels: Mapping[str, Mpp | None], trained: Iterable[Mpp]) -> list[str]:
+    """Return a line if slides are read at another size of pixels than those that a run was trained on.
+
+    Args:
+        pixels: Size of the pixels of each slide as it is read, by its name.
+        trained: Sizes of pixels that the run was trained on.
+    """
+    of_run = sorted(trained)
+    others = {
+        name: pixel
+        for name, pixel in pixels.items()
+        if pixel is not None and all(differ(pixel, each) for each in of_run)
+    }
+    if not of_run or not others:
+        return []
+    name, pixel = next(iter(others.items()))
+    sizes = " to ".join(dict.fromkeys(map(_in_um, (of_run[0], of_run[-1]))))
+    return [
+        f"read at another size of pixels than the run was trained on: {len(others)} of "
+        f"{counted(len(pixels), 'slide')}, such as {name} at {_in_um(pixel)}, trained on {sizes}; results may be "
+        "wrong. Use --mpp."
+    ]
+
+
+def _in_um(pixel: Mpp) -> str:
+    rows, columns = (f"{size:.4g}" for size in pixel)
+    return f"{rows} um" if rows == columns else f"{rows} x {columns} um"
