@@ -11,7 +11,7 @@ import difflib
 import os
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -40,17 +40,18 @@ EXACT, ITS_SUFFIX, OTHER_SUFFIX, NUMBER = range(4)
 """How a name was matched, from best to worst."""
 
 
-def suffix_of(path: PathLike, suffixes: Collection[str] = SUFFIXES) -> str:
+def suffix_of(path: PathLike) -> str:
     """Return the known suffix of a name as it is written, the longest one, or an empty text.
 
     Args:
         path: The name, or a path.
-        suffixes: The suffixes that are known, in lower case.
     """
     name = PurePath(path).name
-    lower = name.lower()
-    found = max((s for s in suffixes if lower.endswith(s)), key=len, default="")
-    return name[len(name) - len(found) :] if found and len(found) < len(name) else ""
+    last = name.rfind(".")
+    for place in (name.rfind(".", 0, max(last, 0)), last):
+        if place > 0 and name[place:].lower() in SUFFIXES:
+            return name[place:]
+    return ""
 
 
 def titles_of(path: PathLike) -> list[str]:
@@ -64,9 +65,9 @@ def titles_of(path: PathLike) -> list[str]:
         >>> names.titles_of("slides/a.OME.TIF"), names.titles_of("case1.2"), names.titles_of("v.nii.gz")
         (['a', 'a.OME'], ['case1.2'], ['v'])
     """
-    name, suffix = PurePath(path).name, suffix_of(path)
-    title = name[: len(name) - len(suffix)]
-    if suffix and title.lower().endswith(_BEFORE) and len(title) > len(_BEFORE):
+    name = PurePath(path).name
+    title = name.removesuffix(suffix_of(name))
+    if title != name and title.lower().endswith(_BEFORE) and len(title) > len(_BEFORE):
         return [title[: -len(_BEFORE)], title]
     return [title]
 
