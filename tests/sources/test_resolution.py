@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import tifffile
@@ -79,8 +80,8 @@ def test_pixel_size_of_openslide(vendor: str, mpp: str, expected: Any) -> None:
 
 
 def test_decimal_comma_of_ome_xml() -> None:
-    text = '<OME><Image><Pixels PhysicalSizeX="0,25" PhysicalSizeY="0,5000"/></Image></OME>'
-    assert _mpp_from_ome(text) == (0.5, 0.25)
+    text = '<Pixels PhysicalSizeX="0,25" PhysicalSizeY="0,5000"/>'
+    assert _mpp_from_ome(ElementTree.fromstring(text)) == (0.5, 0.25)
 
 
 def test_decimal_commas_in_a_table(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tfbig.cli.data import cohort, scales
+from tfbig.cli.data import scales
 from tfbig.cli.data.scales import Scale
 from tfbig.sources import open_slide
 
@@ -57,10 +57,10 @@ def test_slides_against_those_of_the_run() -> None:
 
 
 def test_pixels_of_a_run(tmp_path: Path) -> None:
-    assert cohort.trained_pixels(tmp_path) == ()
+    assert scales.trained_pixels(tmp_path) == ()
     table = "slide_id,label,split,path,mpp_rows,mpp_columns\n"
     rows = "a,0,train,a.tif,0.5,0.25\nb,1,val,b.tif,,\nc,1,test,c.tif,0.5,0.25\n"
     (tmp_path / "slides.csv").write_text(table + rows)
-    assert cohort.trained_pixels(tmp_path) == ((0.5, 0.25),)
+    assert scales.trained_pixels(tmp_path) == ((0.5, 0.25),)
     (tmp_path / "slides.csv").write_text("slide_id,label\na,0\n")
-    assert cohort.trained_pixels(tmp_path) == ()
+    assert scales.trained_pixels(tmp_path) == ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfbig.cli import predictors, slide_batch
-from tfbig.cli.data import cohort
+from tfbig.cli.data import scales
 from tfbig.cli.predictors.features import Features
 from tfbig.cli.predictors.scenes import Scenes
 from tfbig.cli.predictors.volumes import Volumes
@@ -33,5 +33,5 @@ def work(settings: PredictSettings) -> slide_batch.Work[PredictSettings]:
         predictor.finished,
         reads,
         pixels=getattr(predictor, "pixels", {}),
-        trained=cohort.trained_pixels(settings.model),
+        trained=scales.trained_pixels(settings.model),
     )

@@ -41,10 +41,9 @@ def load(settings: MILSettings) -> Data:
     }
     stain.check(settings.stain, settings.bags == "slides", "--bags")
     if settings.bags != "slides" and not settings.test_only:
-        for name, value in _resolution(settings).items():
-            raise SourceError(
-                f"--{name} {value:g}: is not used with --bags {settings.bags}, whose tiles are as they are. Remove it."
-            )
+        splits.say_unused(
+            _resolution(settings), f"--bags {settings.bags}, whose tiles are as they are"
+        )
     data = loaders[settings.bags](settings)
     if (share := settings.foreground) is not None:
         data = data.mapped(lambda part: _foreground(part, share))

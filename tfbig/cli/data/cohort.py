@@ -31,8 +31,6 @@ from tfbig.units import counted
 TABLE = "slides.csv"
 SLIDE = "slide_id"
 """Column that names a slide."""
-PIXELS = ("mpp_rows", "mpp_columns")
-"""Columns of the table of a run: micrometres per pixel of what is read of a slide."""
 CohortSettings: TypeAlias = MILSettings | ImageSettings
 """Settings of a run on slides of a table."""
 TableSettings: TypeAlias = CohortSettings | SegmentationSettings
@@ -395,13 +393,15 @@ class Opener:
         said = scales.lines(self.scales)
         if self.run:
             pixels = {name: scale.pixel for name, scale in self.scales.items()}
-            said += scales.against_run(pixels, trained_pixels(self.run))
+            said += scales.against_run(pixels, scales.trained_pixels(self.run))
         for line in said:
             print(line, file=sys.stderr)
         rows = []
         for row in data.table:
             found = self.scales.get(title_of(row["path"])) if row["path"] else None
-            rows.append(row | dict(zip(PIXELS, (found and found.pixel) or ("", ""), strict=True)))
+            rows.append(
+                row | dict(zip(scales.PIXELS, (found and found.pixel) or ("", ""), strict=True))
+            )
         return replace(data, table=tuple(rows))
 
     def placed_on(self, bag: sources.Bag) -> splits.Placed | None:
@@ -432,21 +432,6 @@ def _scaled(slide: sources.Slide, image: sources.Source) -> Mpp:
         m * n / k for m, n, k in zip(slide.mpp, slide.shape, image.shape, strict=False)
     )
     return rows, columns
-
-
-def trained_pixels(run: str | Path) -> tuple[Mpp, ...]:
-    """Return the sizes of the pixels that a run was trained on, as its table of slides says; none if it does not.
-
-    Args:
-        run: Path of the run folder, or of a model.
-    """
-    table = Path(run) / TABLE
-    if not table.is_file():
-        return ()
-    rows = splits.read_table(table, (SLIDE,))
-    rows = [row for row in rows if row.get(PIXELS[0]) and row.get("split") == "train"]
-    sizes = [[float(row[name]) for name in PIXELS] for row in rows]
-    return tuple({(size[0], size[1]) for size in sizes})
 
 
 def _sizes(table: str, rows: Sequence[Row]) -> dict[str, float]:

@@ -67,12 +67,9 @@ def load(settings: ImageSettings) -> Data:
         )
     stain.check(settings.stain, settings.images == "slides", "--images")
     if settings.images != "slides":
-        for name in ("mpp", "magnification"):
-            if (value := getattr(settings, name)) is not None:
-                raise SourceError(
-                    f"--{name} {value:g}: is not used with --images {settings.images}, which are read as they are. "
-                    "Remove it, or use --side."
-                )
+        given = {name: getattr(settings, name) for name in ("mpp", "magnification")}
+        where = f"--images {settings.images}, which are read as they are; see --side"
+        splits.say_unused({k: v for k, v in given.items() if v is not None}, where)
     return loaders[settings.images](settings)
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
+from tfbig.cli.data import splits
 from tfbig.sources.resolution import Mpp, doubts
 from tfbig.sources.slides.slide import Slide
 from tfbig.units import counted
 
+TABLE, PIXELS = "slides.csv", ("mpp_rows", "mpp_columns")
+"""Table of the slides of a run, and its columns of the sizes of pixels."""
 SAME = 1.05
 """Largest ratio of two sizes of pixels that need no word: slides of one scanner differ by a few percent."""
 
@@ -109,3 +113,18 @@ def against_run(pixels: Mapping[str, Mpp | None], trained: Iterable[Mpp]) -> lis
 def _in_um(pixel: Mpp) -> str:
     rows, columns = (f"{size:.4g}" for size in pixel)
     return f"{rows} um" if rows == columns else f"{rows} x {columns} um"
+
+
+def trained_pixels(run: str | Path) -> tuple[Mpp, ...]:
+    """Return the sizes of the pixels that a run was trained on, as its table of slides says; none if it does not.
+
+    Args:
+        run: Path of the run folder, or of a model.
+    """
+    table = Path(run) / TABLE
+    if not table.is_file():
+        return ()
+    rows = splits.read_table(table, ("slide_id",))
+    rows = [row for row in rows if row.get(PIXELS[0]) and row.get("split") == "train"]
+    sizes = [[float(row[name]) for name in PIXELS] for row in rows]
+    return tuple({(size[0], size[1]) for size in sizes})

@@ -49,12 +49,12 @@ def load(settings: SegmentationSettings) -> SlideSplits:
     pixels = {each.name: each.image.mpp for each in (*found.train, *found.val, *found.test)}
     said = scales.lines({name: scales.scale_of(None, mpp) for name, mpp in pixels.items()})
     if settings.test_only:
-        said += scales.against_run(pixels, cohort.trained_pixels(settings.test_only))
+        said += scales.against_run(pixels, scales.trained_pixels(settings.test_only))
     for line in said:
         print(line, file=sys.stderr)
     sizes = [pixels.get(Path(row["path"]).name) or ("", "") for row in found.table]
     rows = zip(found.table, sizes, strict=True)
-    table = tuple(row | dict(zip(cohort.PIXELS, size, strict=True)) for row, size in rows)
+    table = tuple(row | dict(zip(scales.PIXELS, size, strict=True)) for row, size in rows)
     return replace(found, table=table)
 
 
