@@ -85,3 +85,18 @@ def test_export(tmp_path: Path) -> None:
     served = tf.saved_model.load(tmp_path / "served")
     x = np.random.default_rng(0).random((1, 21, 16, 3), np.float32)
     np.testing.assert_allclose(served.serve(x), big(x), atol=1e-6)
+
+
+@pytest.mark.parametrize("build", [segmenter, sequential, classifier])
+def test_inputs_and_outputs_are_those_of_the_plain_model(build: Any) -> None:
+    """So that a model of the layers up to one of them can be made, as in Keras."""
+    plain = build()
+    big = tfbig.stream(plain)
+    for name in ("inputs", "outputs", "input_shape", "output_shape"):
+        assert getattr(big, name) == getattr(plain, name), name
+    assert [big.input] == big.inputs
+    assert [big.output] == big.outputs
+    first = next(layer for layer in big.layers if layer.weights)
+    part = keras.Model(big.input, first.output)
+    image = numbers(1, *(size or 64 for size in part.input_shape[1:]))
+    assert_same(part(image), keras.Model(plain.inputs, first.output)([image]))

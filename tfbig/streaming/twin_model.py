@@ -35,6 +35,36 @@ class TwinModel(xla.Choice, tf_errors.Unwrapped, keras.Model):
         return list(self.twin.layers)
 
     @property
+    def inputs(self) -> list[Any]:
+        """Symbolic inputs of the plain model, as in `keras.Model`."""
+        return list(self._functional_twin.inputs)
+
+    @property
+    def outputs(self) -> list[Any]:
+        """Symbolic outputs of the plain model, as in `keras.Model`."""
+        return list(self._functional_twin.outputs)
+
+    @property
+    def input(self) -> Any:
+        """Symbolic input of the plain model, or several, as in `keras.Model`."""
+        return self._functional_twin.input
+
+    @property
+    def output(self) -> Any:
+        """Symbolic output of the plain model, or several, as in `keras.Model`."""
+        return self._functional_twin.output
+
+    @property
+    def input_shape(self) -> Any:
+        """Shape of the input of the plain model, or of each of several, as in `keras.Model`."""
+        return self._functional_twin.input_shape
+
+    @property
+    def output_shape(self) -> Any:
+        """Shape of the output of the plain model, or of each of several, as in `keras.Model`."""
+        return self._functional_twin.output_shape
+
+    @property
     def output_names(self) -> list[str] | None:
         """Names of the outputs, as in the plain model; None for one with a `call` of its own, as in Keras."""
         return getattr(self._functional_twin, "output_names", None)

@@ -50,6 +50,7 @@ def test_errors(tmp_path, capsys):
         ("none", (), "none: is not a run folder of train"),
         ("gray.keras", ("--input", "rgb"), "expects 1 channel, but --input rgb gives 3"),
         ("gray.keras", ("--classes", "a"), "--classes: 1 names; expected 2"),
+        ("gray.keras", ("--orientation", "stored"), "--orientation stored: is for volumes, and"),
         (
             "gray.keras",
             ("--mpp", "1", "--level", "1"),
@@ -63,6 +64,7 @@ def test_errors(tmp_path, capsys):
             str(tmp_path / "out"),
             *flags,
         ]
-        assert main(["predict", *command]) == (2 if model == "missing.keras" else 1)
+        is_flag = model == "missing.keras" or "--orientation" in flags
+        assert main(["predict", *command]) == (2 if is_flag else 1)
         assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tfbig.cli import predictors, slide_batch
 from tfbig.cli.data import scales
+from tfbig.cli.paths import FlagError
 from tfbig.cli.predictors.features import Features
 from tfbig.cli.predictors.scenes import Scenes
 from tfbig.cli.predictors.volumes import Volumes
@@ -23,9 +24,16 @@ def work(settings: PredictSettings) -> slide_batch.Work[PredictSettings]:
 
     Args:
         settings: Settings of the command.
+
+    Raises:
+        FlagError: A flag is for what the run does not predict.
     """
     predictor = predictors.make(settings)
     reads = next((what for kind, what in _READS.items() if isinstance(predictor, kind)), "slides")
+    if settings.orientation is not None and reads != "volumes":
+        raise FlagError(
+            f"--orientation {settings.orientation}: is for volumes, and {settings.model} predicts {reads}. Remove it."
+        )
     return slide_batch.Work(
         "predict",
         predictor.settings,
