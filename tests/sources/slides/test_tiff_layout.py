@@ -260,7 +260,7 @@ def test_level_larger_than_the_image(tmp_path: Path) -> None:
             file.write(
                 image(*shape, 3), tile=(16, 16), description="Aperio Image Library", metadata=None
             )
-    with pytest.raises(SourceError, match=r"image, 32 x 48, is a reduced copy of page 2, 64 x 96"):
+    with pytest.raises(SourceError, match=r"image, 32 x 48, is a reduced copy of level 1, 64 x 96"):
         TiffSource(path)
 
 

@@ -325,20 +325,19 @@ def _check_image(path: str, tiff: tifffile.TiffFile, image: tifffile.TiffPageSer
     """Check what the tags of an image say about its samples and their place, see `tfbig.sources.slides.tiff_tags`.
 
     Raises:
-        SourceError: It is stored rotated or mirrored, or a page is larger.
+        SourceError: It is stored rotated or mirrored, or a level is larger.
         ScaledError: Its values are not what is stored.
         UndecodableError: Tiles are missing that OpenSlide paints from other levels.
     """
     page = image.keyframe
     tiff_tags.check(path, tiff, page)
-    pages = [each.keyframe for each in tiff.pages if each.keyframe is not None]
-    largest = max(pages, key=lambda each: each.imagelength * each.imagewidth)
-    if largest.imagelength * largest.imagewidth > page.imagelength * page.imagewidth:
-        raise SourceError(
-            f"{path}: its image, {page.imagelength} x {page.imagewidth}, is a reduced copy of page {largest.index}, "
-            f"{largest.imagelength} x {largest.imagewidth}; expected the image first. Write the pages again in "
-            "decreasing size."
-        )
+    rows, columns = _size(image)
+    for number, (height, width) in enumerate(map(_size, image.levels)):
+        if height * width > rows * columns:
+            raise SourceError(
+                f"{path}: its image, {rows} x {columns}, is a reduced copy of level {number}, {height} x {width}; "
+                "expected the image first. Write the pages again in decreasing size."
+            )
     if tiff.is_svs and any(0 in level.keyframe.databytecounts for level in image.levels):
         raise UndecodableError(
             f"{path}: its scanner stored no data for some tiles, which OpenSlide paints from other levels. Install "
