@@ -323,6 +323,8 @@ def list_slides(names: Sequence[str | Path], reads: str = "slides") -> list[Path
             raise SourceError(
                 f"{path}: holds no {reads} ({', '.join(sorted(suffixes))}). Check the path."
             )
+        if is_folder and (passed := slide_folders.passed_over(path, files)):
+            print(f"{path}: passed over {passed}")
         images = slide_folders.without_masks(files, title)
         if len(images) < len(files):
             mask = next(file for file in files if file not in images)

@@ -75,3 +75,12 @@ def test_equal_names_in_subfolders_are_an_error(tmp_path: Path) -> None:
     touch(tmp_path, "x/a.tif", "y/a.svs")
     with pytest.raises(SourceError, match="results of both would be written to 'a'"):
         slide_batch.list_slides([tmp_path])
+
+
+def test_files_that_are_passed_over(tmp_path):
+    for name in ("a.tif", "b.txt", "c.TXT", "slides.csv", ".hidden", "README"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "folder").mkdir()
+    found = slide_folders.passed_over(tmp_path, [tmp_path / "a.tif"])
+    assert found == "2 .txt, 1 no suffix, 1 .csv"
+    assert slide_folders.passed_over(tmp_path, [tmp_path]) == ""

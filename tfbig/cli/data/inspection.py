@@ -120,14 +120,8 @@ def _items(data: Path, found: Findings) -> Iterator[Item]:
     if table.is_dir():
         files = slide_folders.slides_in(data) or [p for p in sorted(data.iterdir()) if is_volume(p)]
         masks = slide_folders.masks_of(slide_folders.without_masks(files), sources.SLIDE_SUFFIXES)
-        passed = Counter(
-            path.suffix.lower() or "no suffix"
-            for path in sorted(data.iterdir())
-            if path.is_file() and path not in files and not path.name.startswith(".")
-        )
-        if passed:
-            shown = ", ".join(f"{n} {suffix}" for suffix, n in passed.most_common(SHOWN))
-            found.facts.append(f"passed over in the folder: {shown}")
+        if passed := slide_folders.passed_over(data, files):
+            found.facts.append(f"passed over in the folder: {passed}")
         yield from (Item(path) for path in files)
         yield from (Item(path, "mask") for path in masks.values() if path not in files)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,7 @@ MASKS: Final = "masks"
 """Name of a folder of masks, beside slides."""
 MASK_ENDINGS: Final = ("_mask", "_masks", "_cp_masks", "_label", "_labels", "_seg")
 """Ends of the names of masks that lie beside their image."""
+_MOST_SUFFIXES: Final = 5
 BAG_SUFFIXES: Final = {".npy", ".h5", ".hdf5"}
 """Suffixes of bags of features."""
 
@@ -126,6 +128,23 @@ def masks_of(images: Sequence[Path], suffixes: Collection[str]) -> dict[Path, Pa
         if mask := next((named[place] for place in places if place in named), None):
             found[image] = mask
     return found
+
+
+def passed_over(folder: Path, files: Collection[Path]) -> str:
+    """Return how many files of a folder are not read, by suffix, such as "1 .csv, 2 .txt"; hidden ones do not count.
+
+    Args:
+        folder: The folder.
+        files: The files, and folders, that are read.
+    """
+    if folder in files:  # a series of planes
+        return ""
+    others = Counter(
+        path.suffix.lower() or "no suffix"
+        for path in sorted(folder.iterdir())
+        if path.is_file() and path not in files and not path.name.startswith(".")
+    )
+    return ", ".join(f"{number} {suffix}" for suffix, number in others.most_common(_MOST_SUFFIXES))
 
 
 def classes_in(folder: Path) -> dict[str, list[Path]]:
