@@ -188,6 +188,15 @@ def test_every_tag_has_a_test() -> None:
     assert [tag.subject for tag in tiff_tags.TAGS] == list(CASES)
 
 
+def test_a_reduced_copy_of_an_odd_ratio_is_no_other_image(tmp_path: Path) -> None:
+    """Tifffile takes no level of it."""
+    path = tmp_path / "a.tif"
+    with tifffile.TiffWriter(path) as writer:
+        writer.write(LARGE, photometric="rgb", subifds=1, metadata=None)
+        writer.write(image(34, 67, 3), photometric="rgb", subfiletype=1)
+    np.testing.assert_array_equal(pixels(path), LARGE)
+
+
 def test_another_image_of_a_similar_size_is_said(tmp_path: Path) -> None:
     """Two sections of one slide; a label of half the size is none of them."""
     path = tmp_path / "a.ome.tif"

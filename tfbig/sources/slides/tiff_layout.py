@@ -268,8 +268,11 @@ def _image(path: str, tiff: tifffile.TiffFile) -> tifffile.TiffPageSeries:
     rows, columns = _size(largest)
     others = [
         f"{height} x {width}"
-        for height, width in (_size(series) for series in images if series is not largest)
-        if 2 * height > rows and 2 * width > columns
+        for each, (height, width) in ((each, _size(each)) for each in images)
+        if each is not largest
+        and not each.keyframe.is_reduced
+        and 2 * height > rows
+        and 2 * width > columns
     ]
     if others:
         warnings.warn(
