@@ -15,7 +15,7 @@ from tfbig.sources.augmentation import Augmentation, Augmented, AugmentedEach, A
 from tfbig.sources.bags.bag import Bag
 from tfbig.sources.files import PathLike, cannot_open
 from tfbig.sources.open_files import OpenFiles
-from tfbig.sources.slides.opening import open, open_slide, shape_of_file
+from tfbig.sources.slides.opening import LABELS, open, open_slide, shape_of_file
 from tfbig.sources.slides.stacks import Plane
 from tfbig.sources.source import Readable, RowArray, Source, registered
 from tfbig.sources.volumes.opening import describe_volume
@@ -152,8 +152,9 @@ class OnDisk(Source):
         selection = _Selection(
             level, mpp, magnification, step, pixel, reader, numbers, z, percentiles
         )
-        if selection == _Selection(level):
-            shape, dtype = shape_of_file(path, level or 0)
+        labels = reader == LABELS
+        if selection == _Selection(level, reader=LABELS if labels else None):
+            shape, dtype = shape_of_file(path, level or 0, labels)
             super().__init__(shape, dtype, name)
         else:
             source = _resolve_file(name, selection)

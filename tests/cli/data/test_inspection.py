@@ -82,7 +82,7 @@ FAULTS = {
     ),
     "what a reader says": (
         lambda d: write_slide(d / "s0.tif", extratags=[(301, "H", 256, tuple(range(256)), True)]),
-        "s0.tif: its TransferFunction are not applied.",
+        "s0.tif: not applied: its TransferFunction.",
     ),
 }
 

@@ -69,6 +69,18 @@ def test_labels(tmp_path: Path, form: str) -> None:
         assert source.shape == (2, 3, 1)
 
 
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])
+def test_shape_of_labels(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only colours, which may be gray, are decoded for it."""
+    path = tmp_path / "a.png"
+    Image.new(mode, (7, 5)).save(path)
+    source = sources.open_labels(path)
+    assert opening.shape_of_file(path, labels=True) == (source.shape, source.dtype)
+    monkeypatch.setattr(pictures, "_decoded", lambda *_: pytest.fail("decoded"))
+    if mode in ("L", "LA", "P"):
+        assert sources.OnDisk(path, reader=sources.LABELS).shape == (5, 7, 1)
+
+
 def test_labels_in_colours(tmp_path: Path) -> None:
     Image.fromarray(image(12, 17, 3)).save(tmp_path / "a.png")
     with pytest.raises(SourceError, match=r"a\.png: is a picture of colours; expected numbers of"):

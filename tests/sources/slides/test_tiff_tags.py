@@ -102,7 +102,7 @@ def calibration(path: Path) -> None:
 
 def response(path: Path) -> None:
     write(path, extratags=[(301, "H", 256, tuple(range(256)), True)])
-    with pytest.warns(SourceWarning, match="its TransferFunction are not applied"):
+    with pytest.warns(SourceWarning, match="not applied: its TransferFunction"):
         pixels(path)
 
 

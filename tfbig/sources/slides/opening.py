@@ -162,21 +162,24 @@ def open_labels(path: PathLike) -> Source:
     return open_slide(path, reader=LABELS).level(0)
 
 
-def shape_of_file(path: PathLike, level: int = 0) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def shape_of_file(
+    path: PathLike, level: int = 0, labels: bool = False
+) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Return the shape and dtype of the source of a file, without decoding pictures.
 
     Args:
         path: The file.
         level: Pyramid level.
+        labels: Whether the file is opened by `open_labels`.
 
     Raises:
         SourceError: The file cannot be opened, as in `open`.
     """
     if Path(path).suffix.lower() in PICTURE_SUFFIXES and level == 0:
-        shape = shape_of_picture(path)
+        shape = shape_of_picture(path, labels)
         if shape is not None:
             return shape, np.dtype(np.uint8)
-    source = open(path, level)
+    source = open_slide(path, reader=LABELS).level(level) if labels else open(path, level)
     source.close()
     return source.shape, source.dtype
 

@@ -71,20 +71,24 @@ def read_picture(path: PathLike, labels: bool = False) -> ArraySource:
     return ArraySource(array, name)
 
 
-def shape_of_picture(path: PathLike) -> tuple[int, int, int] | None:
+def shape_of_picture(path: PathLike, labels: bool = False) -> tuple[int, int, int] | None:
     """Return rows, columns and channels of a picture of 8 bits from its header, or None if they are unknown.
 
     Args:
         path: The file.
+        labels: As in `read_picture`; whether three channels are equal, its header does not say.
     """
     try:
         with _opened(path) as picture:
-            if picture.mode not in _CHANNELS or _has_16_bits(picture):
+            channels = _CHANNELS.get(picture.mode)
+            if labels and channels == 3:
+                channels = 1 if picture.mode == "P" else None
+            if channels is None or _has_16_bits(picture):
                 return None
             sides = picture.height, picture.width
             turned = picture.getexif().get(_ORIENTATION, 1) > 4
             rows, columns = sides[::-1] if turned else sides
-            return rows, columns, _CHANNELS[picture.mode]
+            return rows, columns, channels
     except Exception:  # `read_picture` raises an error with the reason
         return None
 

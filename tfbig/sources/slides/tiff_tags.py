@@ -113,7 +113,7 @@ def _calibration(tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> str:
 def _response(tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> str:
     curves = {291: "GrayResponseCurve", 301: "TransferFunction"}
     found = [name for number, name in curves.items() if number in page.tags]
-    return f"its {' and '.join(found)} are not applied." if found else ""
+    return f"not applied: its {' and '.join(found)}." if found else ""
 
 
 TAGS: Final = (
