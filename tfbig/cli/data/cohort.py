@@ -18,6 +18,7 @@ from tfbig.cli import messages, paths
 from tfbig.cli.data import feature_folders, scales, side_tables, slide_folders, splits, stain
 from tfbig.cli.data.feature_folders import FeatureFiles
 from tfbig.cli.data.folds import fold_rows
+from tfbig.cli.data.scales import TABLE
 from tfbig.cli.data.splits import Row
 from tfbig.cli.data.target_columns import ClassColumn, TargetColumns
 from tfbig.cli.data.tile_selection import Selection
@@ -28,7 +29,6 @@ from tfbig.sources.names import Match, Names, title_of
 from tfbig.sources.resolution import Mpp, is_plausible
 from tfbig.units import counted
 
-TABLE = "slides.csv"
 SLIDE = "slide_id"
 """Column that names a slide."""
 CohortSettings: TypeAlias = MILSettings | ImageSettings

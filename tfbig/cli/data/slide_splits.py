@@ -59,7 +59,7 @@ def load(settings: SegmentationSettings) -> SlideSplits:
 
 
 def _load(settings: SegmentationSettings) -> SlideSplits:
-    table = Path(settings.data or "") / cohort.TABLE
+    table = Path(settings.data or "") / scales.TABLE
     if table.exists():
         return _of_table(settings, table)
     for name in ("slides", "splits", "folds"):

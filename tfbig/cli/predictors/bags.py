@@ -10,7 +10,7 @@ import numpy as np
 
 from tfbig import SourceError, mil, sources
 from tfbig.cli import machine, slide_batch
-from tfbig.cli.data import background, bags, cohort, splits, stain, tile_coords
+from tfbig.cli.data import background, bags, cohort, scales, splits, stain, tile_coords
 from tfbig.cli.data.tile_selection import Selection
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.results import Config
@@ -137,7 +137,7 @@ def _min_tissue(settings: PredictSettings, config: Config) -> float:
 
 def _coords_of_run(settings: PredictSettings, config: Config) -> dict[Path, Path]:
     """Return `{slide: file}` of the tiles that a run was trained on, if it used `--coords` at the same resolution."""
-    table = Path(settings.model) / cohort.TABLE
+    table = Path(settings.model) / scales.TABLE
     if not config.get("coords") or not table.exists():
         return {}
     if slide_batch.asked_resolution(settings) != results.resolution_of_run(config):
