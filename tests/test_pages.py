@@ -72,7 +72,7 @@ def known_flags() -> set[str]:
     classes = [c.settings for c in commands.COMMANDS.values() if c.settings is not None]
     names = {
         name
-        for settings in [*classes, *commands.TASKS.values()]
+        for settings in [*classes, *(each.settings_class() for each in commands.TASKS.values())]
         for name in commands.fields_of(settings)
     }
     return {f"--{name.replace('_', '-')}" for name in names} | {"--help", "--version", "--config"}

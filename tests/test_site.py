@@ -79,7 +79,7 @@ def test_every_public_name_is_in_the_reference() -> None:
 def test_every_flag_is_on_the_page_of_its_command() -> None:
     pages = commands.pages()
     classes = {name: c.settings for name, c in commands.COMMANDS.items() if c.settings}
-    classes |= {f"train-{task}": settings for task, settings in commands.TASKS.items()}
+    classes |= {f"train-{t}": each.settings_class() for t, each in commands.TASKS.items()}
     assert {f"commands/{name}.md" for name in (*classes, "index", "evaluate")} == set(pages)
     for name, settings in classes.items():
         fields = commands.fields_of(settings)

@@ -19,7 +19,7 @@ with tfbig_command.unexecuted_package():
     from tfbig.cli.settings.commands import COMMANDS
     from tfbig.cli.settings.flag import Flag, fields_of, sections_of
     from tfbig.cli.settings.request import EXIT_CODES
-    from tfbig.cli.settings.tasks import TASKS
+    from tfbig.tasks import TASKS
 
 
 def spelling(name: str, flag: Flag, default: Any) -> str:
@@ -104,7 +104,8 @@ def pages() -> dict[str, str]:
                 f"tfbig {name}", f"tfbig {name}", command.about, command.settings
             )
         elif name == "train":
-            for task, settings in TASKS.items():
+            for task, declared in TASKS.items():
+                settings = declared.settings_class()
                 call = f"tfbig train --task {task}"
                 about = (settings.__doc__ or "").partition("\n")[0]
                 texts[f"commands/train-{task}.md"] = page(

@@ -9,8 +9,8 @@ import pytest
 
 from tfbig.cli.settings import training
 from tfbig.cli.settings.flag import flags_of, to_save
-from tfbig.cli.settings.tasks import TASKS
 from tfbig.results import shown
+from tfbig.tasks import TASKS
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_shares_are_told_if_the_splits_are_not(tmp_path: Path) -> None:
 
 
 def test_rules_are_of_settings_and_their_values() -> None:
-    flags = [flags_of(each) for each in TASKS.values()]
+    flags = [flags_of(each.settings_class()) for each in TASKS.values()]
     for names, conditions in shown.USED_WITH:
         for other, values in conditions.items():
             having = [each for each in flags if {*names} & {*each} and other in each]

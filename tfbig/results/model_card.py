@@ -8,26 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from tfbig.results import run_folder, shown
+from tfbig.tasks import declared
 from tfbig.units import format_bytes
 
 NAME = "MODEL_CARD.md"
 
-_TITLES = {
-    "segmentation": "masks of images",
-    "mil": "one result for a bag of tiles",
-    "images": "one result for a large image",
-    "patchgd-segmentation": "masks of large images",
-    "volume-segmentation": "masks of volumes",
-    "scenes": "masks of satellite scenes",
-    "instances": "outlines of objects in images",
-}
 _WAYS = {"offload": "streamed exactly", "patchgd": "by patch gradient descent"}
 """How a run of `--mode` computes."""
-_OTHERS = {
-    "scenes": "Other places, seasons, sensors, bands or resolutions",
-    "volume-segmentation": "Other scanners, protocols, organs or resolutions",
-}
-"""What may give worse results, by task."""
 _DATA = (
     *(
         "data",
@@ -96,7 +83,7 @@ def write_card(folder: str | Path) -> Path:
 def _title(settings: Mapping[str, Any]) -> str:
     """Return what the model is for, and how the task of `--mode` computed."""
     task = str(settings.get("task", ""))
-    title = _TITLES.get(task, task)
+    title = declared(task).product or task
     way = (
         _WAYS.get(str(settings.get("mode")), "")
         if task in ("images", "patchgd-segmentation")
@@ -155,13 +142,12 @@ def _limits(
     settings: Mapping[str, Any], metrics: Mapping[str, Any], failed: list[dict[str, str]]
 ) -> list[str]:
     """Return what a user of the model should know."""
-    task = str(settings.get("task", ""))
-    others = _OTHERS.get(task, "Other scanners, stains, organs, sensors or resolutions")
+    task = declared(settings.get("task"))
     lines = [
-        f"It was judged by the images named above alone. {others} may give worse results; test it on yours, with "
+        f"It was judged by the images named above alone. {task.shifts} may give worse results; test it on yours, with "
         "`tfbig evaluate`."
     ]
-    if task != "scenes":
+    if task.is_clinical:
         lines.append("It is no medical device, and no result of it is a diagnosis.")
     if not shown.is_tested(metrics):
         lines.append("Nothing was held back for a test.")

@@ -9,16 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tfbig.results import run_folder
+from tfbig.tasks import declared
 
 _SPLITS: Final = {"train": "for training", "val": "for validation", "test": "for testing"}
 """Splits, and what each is for."""
-_ITEMS: Final = {
-    "scenes": "scenes",
-    "volume-segmentation": "volumes",
-    "instances": "images",
-    "patchgd-segmentation": "images",
-}
-"""What the items of a task are, where they are no slides."""
 Conditions = Mapping[str, tuple[str, ...]]
 """Values of other settings."""
 USED_WITH: Final[tuple[tuple[tuple[str, ...], Conditions], ...]] = (
@@ -142,8 +136,9 @@ def items(settings: Mapping[str, Any]) -> str:
     Args:
         settings: Settings of a run of train.
     """
-    is_of_images = settings.get("task") == "images" and settings.get("images") != "slides"
-    return "images" if is_of_images else _ITEMS.get(str(settings.get("task")), "slides")
+    if settings.get("task") == "images" and settings.get("images") == "slides":
+        return "slides"
+    return declared(settings.get("task")).items
 
 
 def items_of(predictions: Sequence[Mapping[str, str]]) -> str:

@@ -10,7 +10,8 @@ from tfbig.cli.settings import flag as flags
 from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.settings.flag import PLACE, RESULT, SESSION, TUNABLE, flag
 from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings
-from tfbig.cli.settings.tasks import TASKS, ImageSettings, MILSettings, SegmentationSettings
+from tfbig.cli.settings.tasks import ImageSettings, MILSettings, SegmentationSettings
+from tfbig.tasks import TASKS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +88,7 @@ TUNABLES = {"epochs", "lr", "batch_size", "accumulate", "strategy", "sync_norm",
 SESSIONS = {"config", "resume", "dry_run", "quiet", "beside"}
 
 
-@pytest.mark.parametrize("settings", TASKS.values())
+@pytest.mark.parametrize("settings", [each.settings_class() for each in TASKS.values()])
 def test_kinds_of_a_training_run(settings: type) -> None:
     declared = flags.flags_of(settings)
     kinds = {PLACE: PLACES, TUNABLE: TUNABLES, SESSION: SESSIONS}
@@ -111,7 +112,7 @@ def test_settings_that_results_of_slides_depend_on(settings: type) -> None:
 
 
 def test_every_task_has_settings() -> None:
-    for name, settings in TASKS.items():
+    for name, settings in ((name, each.settings_class()) for name, each in TASKS.items()):
         assert settings().task == name
     assert SegmentationSettings().mode == "offload"
     assert ImageSettings().mode == "offload"

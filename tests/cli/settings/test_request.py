@@ -9,6 +9,7 @@ from samples import FILES
 
 import train
 from tfbig.cli.main import main
+from tfbig.tasks import TASKS
 
 COMMANDS = (
     "doctor",
@@ -20,15 +21,6 @@ COMMANDS = (
     "report",
     "evaluate",
     "compare",
-)
-TASKS = (
-    "segmentation",
-    "mil",
-    "images",
-    "patchgd-segmentation",
-    "volume-segmentation",
-    "scenes",
-    "instances",
 )
 HELP = {
     "tfbig": (main, ["--help"]),

@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tfbig import SourceError
 from tfbig.cli import load_model, machine, open_run, paths
 from tfbig.cli.settings import data_kinds, training
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.cli.tasks import run_series, trainer
-from tfbig.cli.tasks.images import ImageTask
-from tfbig.cli.tasks.instances import InstancesTask
-from tfbig.cli.tasks.mil import MIL
-from tfbig.cli.tasks.patchgd_segmentation import PatchGDSegmentationTask
-from tfbig.cli.tasks.scenes import Scenes
-from tfbig.cli.tasks.segmentation import Segmentation
-from tfbig.cli.tasks.task import Task
-from tfbig.cli.tasks.volume_segmentation import VolumeSegmentation
 from tfbig.results import run_folder
 from tfbig.system import progress
+from tfbig.tasks import TASKS
 
 T = TypeVar("T", bound=TrainSettings)
-TASKS: dict[str, Task[Any, Any]] = {
-    "segmentation": Segmentation(),
-    "mil": MIL(),
-    "images": ImageTask(),
-    "patchgd-segmentation": PatchGDSegmentationTask(),
-    "volume-segmentation": VolumeSegmentation(),
-    "scenes": Scenes(),
-    "instances": InstancesTask(),
-}
 
 
 def run(settings: TrainSettings) -> int:
@@ -43,9 +27,10 @@ def run(settings: TrainSettings) -> int:
         with machine.chief_prints():
             for line in (*data_kinds.demonstration(settings), *notices, *machine.replica_notice()):
                 print(line)
+            task = TASKS[prepared.task].new_trainer()
             if several := run_series.members_of(prepared):
-                return run_series.run(TASKS[prepared.task], prepared, several)
-            return trainer.run(TASKS[prepared.task], prepared)
+                return run_series.run(task, prepared, several)
+            return trainer.run(task, prepared)
     finally:
         open_run.close_run()
 

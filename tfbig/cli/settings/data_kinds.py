@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from tfbig.tasks import TASKS
+
 Rule = tuple[str, str, Callable[[Path], bool]]
 """Kind, what its folder contains in words, and whether a folder contains it."""
 
@@ -92,38 +94,26 @@ def kind(name: str, data: str) -> str:
     return found
 
 
-TABLES: Final = {
-    "segmentation": "slides.csv",
-    "volume-segmentation": "volumes.csv",
-    "images": "images.csv",
-    "instances": "images.csv",
-    "patchgd-segmentation": "images.csv",
-    "mil": "bags.csv",
-}
-"""Table of each task that reads a folder with a table."""
-SCENES: Final = "scenes.csv"
-
-
 def is_of_slides(data: str) -> bool:
     """Return whether a table is the one of a folder of slides with masks, rather than of scenes.
 
     Args:
         data: Path of the table.
     """
-    return Path(data).name == TABLES["segmentation"]
+    return Path(data).name == TASKS["segmentation"].table
 
 
 def place(task: str, data: str) -> str:
-    """Return the folder of a table, for tasks that read a folder with it, and for scenes the table in a folder.
+    """Return the folder of a table, for tasks that read a folder with it, and the table in a folder for the others.
 
     Args:
         task: The task.
         data: Path of the data.
     """
-    path = Path(data)
-    if task == "scenes":
-        return str(path / SCENES) if (path / SCENES).is_file() else data
-    return str(path.parent) if path.name == TABLES[task] and path.is_file() else data
+    path, declared = Path(data), TASKS[task]
+    if declared.reads_table:
+        return str(path / declared.table) if (path / declared.table).is_file() else data
+    return str(path.parent) if path.name == declared.table and path.is_file() else data
 
 
 def _check_table(name: str, path: Path) -> None:

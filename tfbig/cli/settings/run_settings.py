@@ -7,17 +7,8 @@ from dataclasses import dataclass
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.flag import PLACE, RESULT, SESSION, TUNABLE, Kind, flag
 from tfbig.cli.settings.yaml_flags import config_flag
+from tfbig.tasks import DEFAULT, TASKS
 
-TASK_TITLES = {
-    "segmentation": "masks of slides",
-    "mil": "a label for the tiles of each slide",
-    "images": "a label for each image, from the whole image or by patches (--mode patchgd)",
-    "patchgd-segmentation": "masks of images, by patches",
-    "volume-segmentation": "masks of volumes",
-    "scenes": "masks of satellite scenes",
-    "instances": "objects in images, such as nuclei",
-}
-"""What is trained, by the name of the task; the first is the default."""
 UNIFIED = "as device, with memory shared by host and accelerator (see --oversubscription)"
 """Help text of `--mode unified`."""
 EXACT_MODES = ("device", "unified", "offload")
@@ -26,12 +17,9 @@ EXACT_MODES = ("device", "unified", "offload")
 
 def task_flag(name: str) -> str:
     """Return the field of the flag `--task`."""
-    described = "; ".join(f"{task}: {what}" for task, what in TASK_TITLES.items())
-    help_text = (
-        f"what to train: {described}. --task NAME --help lists the flags of a task (default: "
-        f"{next(iter(TASK_TITLES))})"
-    )
-    field: str = flag(name, choices=list(TASK_TITLES), help=help_text)
+    described = "; ".join(f"{task}: {each.title}" for task, each in TASKS.items())
+    help_text = f"what to train: {described}. --task NAME --help lists the flags of a task (default: {DEFAULT})"
+    field: str = flag(name, choices=list(TASKS), help=help_text)
     return field
 
 

@@ -402,23 +402,3 @@ TrainSettings: TypeAlias = (
     | InstanceSettings
 )
 """Settings of a training run or an evaluation of any task."""
-
-TASKS: dict[
-    str,
-    type[SegmentationSettings]
-    | type[MILSettings]
-    | type[ImageSettings]
-    | type[PatchGDSegmentationSettings]
-    | type[VolumeSegmentationSettings]
-    | type[SceneSettings]
-    | type[InstanceSettings],
-] = {
-    "segmentation": SegmentationSettings,
-    "mil": MILSettings,
-    "images": ImageSettings,
-    "patchgd-segmentation": PatchGDSegmentationSettings,
-    "volume-segmentation": VolumeSegmentationSettings,
-    "scenes": SceneSettings,
-    "instances": InstanceSettings,
-}
-"""Settings class of each task; the first is the default."""

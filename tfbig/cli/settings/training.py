@@ -12,7 +12,8 @@ from tfbig.cli.settings import data_kinds, parser, yaml_flags
 from tfbig.cli.settings.choices import CONFIG
 from tfbig.cli.settings.flag import flag, flags_of, to_save
 from tfbig.cli.settings.run_settings import RunSettings, task_flag
-from tfbig.cli.settings.tasks import TASKS, TrainSettings
+from tfbig.cli.settings.tasks import TrainSettings
+from tfbig.tasks import DEFAULT, TASKS
 
 KINDS = {"images": "images", "mil": "bags"}
 """Flag of the kind of the data, of the tasks that have one."""
@@ -22,7 +23,7 @@ KINDS = {"images": "images", "mil": "bags"}
 class FirstSettings(RunSettings):
     """Settings that decide which other flags exist."""
 
-    task: str = task_flag(next(iter(TASKS)))
+    task: str = task_flag(DEFAULT)
     data: str | None = flag(help="data of the run")
     images: str | None = flag(help="kind of the images")
     bags: str | None = flag(help="kind of the bags")
@@ -152,7 +153,9 @@ def _parsed(tokens: Sequence[str], prog: str) -> TrainSettings:
     first = _first(tokens)
     added = ["--task", first.task, *_kind(first)]
     added += ["--data", first.data] if first.data else []
-    return parser.parse(_parser(first.task, prog), TASKS[first.task], [*tokens, *added])
+    return parser.parse(
+        _parser(first.task, prog), TASKS[first.task].settings_class(), [*tokens, *added]
+    )
 
 
 def _kind(first: Namespace) -> list[str]:
@@ -194,7 +197,7 @@ def _check_drawn(first: Namespace) -> None:
 
 def _parser(name: str, prog: str) -> argparse.ArgumentParser:
     """Return the parser of a task."""
-    settings = TASKS[name]
+    settings = TASKS[name].settings_class()
     command = f"python {prog}" if prog.endswith(".py") else prog
     whole = argparse.ArgumentParser(
         prog=prog,
