@@ -153,9 +153,10 @@ def _parsed(tokens: Sequence[str], prog: str) -> TrainSettings:
     first = _first(tokens)
     added = ["--task", first.task, *_kind(first)]
     added += ["--data", first.data] if first.data else []
-    return parser.parse(
+    settings: TrainSettings = parser.parse(
         _parser(first.task, prog), TASKS[first.task].settings_class(), [*tokens, *added]
     )
+    return settings
 
 
 def _kind(first: Namespace) -> list[str]:
