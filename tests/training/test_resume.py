@@ -15,7 +15,7 @@ from samples import ENVIRONMENT, PROGRAMS, ROOT
 
 import train
 from tfbig import mil, sources
-from tfbig.cli.data import images, slides_and_masks
+from tfbig.cli.data import dense_items, images, slides_and_masks
 from tfbig.data.worker_shards import Shard
 from tfbig.results import run_folder
 from tfbig.training import Checkpoints
@@ -233,5 +233,9 @@ def test_remaining_batches_of_bags():
 def test_remaining_batches_of_crops():
     images = [sources.ArraySource(np.full((8, 8, 1), i, np.uint8)) for i in range(5)]
     crops = [slides_and_masks.LabelledSlide(str(i), image, image) for i, image in enumerate(images)]
-    whole = arrays(slides_and_masks.dataset(crops, 2, dense=True))
-    assert_rest(whole, arrays(slides_and_masks.dataset(crops[2:], 2, dense=True)), 1)
+    whole = arrays(dense_items.dataset(crops, crops[0], dense_items.LABELLED, 2, dense=True))
+    assert_rest(
+        whole,
+        arrays(dense_items.dataset(crops[2:], crops[0], dense_items.LABELLED, 2, dense=True)),
+        1,
+    )

@@ -13,10 +13,12 @@ from slide_files import noise
 
 from tfbig import SourceError
 from tfbig.cli.data import instance_images
+from tfbig.cli.paths import FlagError
 
 
 def settings(folder: Path, **changes: Any) -> Any:
     chosen = {"channels": None, "z": None, "percentiles": None, "crop": "32x32", "crops": None}
+    chosen["depth"] = 4
     others = {"shares": (60, 20, 20), "seed": 0, "test_only": None, "confine": False}
     return Namespace(
         **{"data": str(folder), "augment": "flips", "batch_size": 2, **chosen, **others, **changes}
@@ -85,7 +87,7 @@ def test_one_line_for_each_mistake(tmp_path: Path) -> None:
         instance_images.load(settings(write(tmp_path / "deep", dtype="uint16")))
     loaded = instance_images.load(settings(tmp_path / "deep", percentiles=(1, 99)))
     assert loaded.train.images[0].image.dtype == np.uint8
-    with pytest.raises(SourceError, match=r"is 40 x 50 pixels, smaller than a crop of 64 x 32"):
+    with pytest.raises(FlagError, match=r"is 40 x 50 pixels, smaller than a crop"):
         instance_images.load(settings(tmp_path / "deep", percentiles=(1, 99), crop="64x32"))
     wrong = np.zeros((40, 49), np.uint8)
     folder = write(tmp_path / "size", **{f"mask_{n}": wrong for n in range(5)})

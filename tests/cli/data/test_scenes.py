@@ -13,7 +13,7 @@ import shapely
 from rasterio.transform import Affine
 from scene_files import PLACE, UTM, pixels, write_scene
 
-from tfbig.cli.data import scenes
+from tfbig.cli.data import dense_items, scenes
 from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.scene_settings import SceneSettings
 from tfbig.errors import SourceError
@@ -169,7 +169,9 @@ def test_crops(folder: Path) -> None:
     for one, two in zip(crops, again, strict=True):
         np.testing.assert_array_equal(one.image.read(0, 32), two.image.read(0, 32))
     assert all(crop.weights.read(0, 32).any() for crop in crops)
-    (images, labels, weights), *_ = list(scenes.dataset(crops[:4], 4, dense=True))
+    (images, labels, weights), *_ = list(
+        dense_items.dataset(crops[:4], crops[0], dense_items.WEIGHTED, 4, dense=True)
+    )
     assert [tuple(t.shape) for t in (images, labels, weights)] == [
         (4, 32, 16, 3),
         (4, 32, 16, 1),
@@ -240,7 +242,7 @@ def test_scenes_that_end_early(folder: Path) -> None:
 
 def test_flags_that_do_not_fit(folder: Path) -> None:
     data = scenes.load(settings(folder))
-    for crop, message in (("30x32", "must be multiples of 4"), ("128x32", "has 70 x 90 pixels")):
+    for crop, message in (("30x32", "must be multiples of 4"), ("128x32", "is 70 x 90 pixels")):
         with pytest.raises(FlagError, match=message):
             scenes.check_crop(settings(folder, crop=crop), data.train)
     with pytest.raises(FlagError, match="stands for --mean and --std"):

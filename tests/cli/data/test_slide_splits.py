@@ -158,9 +158,6 @@ def test_mask_outside_of_the_folder(folder, tmp_path, capsys):
 def test_flags_without_a_table(folder, tmp_path, capsys):
     assert run_segmentation(folder, tmp_path / "out", "--folds", "3") == 2
     assert "--folds needs the table" in capsys.readouterr().err
-    flags = ["--crop", "whole", "--batch-size", "2"]
-    assert run_segmentation(folder, tmp_path / "out", *flags) == 2
-    assert "whole slides differ in size" in capsys.readouterr().err
 
 
 def test_sizes_of_pixels(tmp_path, capsys):

@@ -20,17 +20,6 @@ def test_overlaps():
     assert set(nothing.values()) == {None}
 
 
-def test_over_slides():
-    """Slides on which an overlap is undefined do not count."""
-    rows = [dict.fromkeys(segmentation_results.OVERLAPS, value) for value in (0.9, 0.7)]
-    rows.append({"dice": None, "iou": None, "precision": 0.5, "sensitivity": None})
-    results = segmentation_results.over_slides(rows)
-    assert results["test_dice"] == pytest.approx(0.8)
-    assert results["test_dice_std"] == pytest.approx(0.1)
-    assert results["test_precision"] == pytest.approx(0.7)
-    assert "test_dice_std" not in segmentation_results.over_slides(rows[:1])
-
-
 @pytest.mark.parametrize(
     ("flags", "dice", "expected"),
     [

@@ -33,7 +33,6 @@ WRONG = {
     "--filters 4": "1 stage; expected two or more",
     "--filters 4 8 --strides 2 2": "2 strides; expected 1, one for each of --filters but the first",
     "--filters 4 8 8 --crop 6x8x8": r"must be multiples of 4x4x4, .* Use --crop 8x8x8",
-    "--crop whole --batch-size 2": "whole volumes differ in size. Use --batch-size 1",
 }
 
 

@@ -231,7 +231,7 @@ def foreground_pixels(image: sources.Source) -> float:
     Args:
         image: The image.
     """
-    return math.prod(image.shape[:2]) * foreground(image)
+    return math.prod(image.shape[:-1]) * foreground(image)
 
 
 def foreground(image: sources.Source) -> float:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from scipy import ndimage
 
 from tfbig import sources
-from tfbig.cli.data import masked_images
+from tfbig.cli.data import dense_items, masked_images
 from tfbig.cli.data.masked_images import MaskedSet
 from tfbig.cli.data.splits import Data, Row
 from tfbig.cli.settings.instance_settings import InstanceSettings
@@ -81,7 +81,8 @@ def load(settings: InstanceSettings) -> Data:
 
     Raises:
         SourceError: There is no folder, the table is wrong, a split has no image that can be used, or the images differ
-            in their number of channels, or are smaller than a crop.
+            in their number of channels.
+        FlagError: An image is smaller than a crop.
     """
     data = masked_images.load(settings, _open)
     images = [*data.train.images, *data.val.images, *data.test.images]
@@ -91,13 +92,9 @@ def load(settings: InstanceSettings) -> Data:
             f"--data {settings.data}: has images of {' and '.join(map(str, counts))} channels; expected one number. "
             "Use --channels, or convert some."
         )
-    size = crop_size(settings.crop)
-    for each in () if settings.test_only else data.train.images:
-        if each.image.shape[0] < size[0] or each.image.shape[1] < size[1]:
-            raise SourceError(
-                f"{each.name}: is {each.image.shape[0]} x {each.image.shape[1]} pixels, smaller than a crop of "
-                f"{size[0]} x {size[1]}. Use a smaller --crop, multiples of 32, or remove the image."
-            )
+    if not settings.test_only:
+        sizes = ((each.name, each.image.shape) for each in data.train.images)
+        dense_items.check_crop(sizes, crop_size(settings.crop), 2**settings.depth)
     return data
 
 
@@ -110,16 +107,6 @@ def crops(part: MaskedSet, settings: InstanceSettings) -> int:
     """
     pixels = sum(math.prod(each.image.shape[:2]) for each in part.images)
     return settings.crops or max(len(part.images), pixels // math.prod(crop_size(settings.crop)))
-
-
-def steps(part: MaskedSet, settings: InstanceSettings) -> int:
-    """Return the number of batches of an epoch; the last may be smaller.
-
-    Args:
-        part: Images of a split.
-        settings: Settings of the run.
-    """
-    return -(-crops(part, settings) // settings.batch_size)
 
 
 def drawn(

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfbig import sources
 from tfbig.cli.data import drawn_splits, slide_folders, splits
+from tfbig.cli.data.dense_items import Items
 from tfbig.cli.data.slides_and_masks import MaskSource
 from tfbig.cli.data.splits import SPLITS, Data, Row
 from tfbig.cli.settings.instance_settings import InstanceSettings
@@ -90,6 +91,16 @@ def load(settings: MaskedSettings, open_row: Callable[[Path, Row, Any], Any] | N
         return Data.of(sets * 3, CLASSES)
     saved = ({"image": row["image"], "mask": row["mask"], "split": row["split"]} for row in rows)
     return Data.of(sets, CLASSES, table=tuple(saved))
+
+
+def items(data: Data) -> Items:
+    """Return the images of a run.
+
+    Args:
+        data: Data of the run.
+    """
+    train, val, test = (part.images for part in (data.train, data.val, data.test))
+    return Items(train, val, test, test)
 
 
 def print_counts(data: Data) -> None:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from tfbig import SourceError, sources
 from tfbig.cli import scene_blocks
-from tfbig.cli.data import splits
+from tfbig.cli.data import dense_items, splits
 from tfbig.cli.data.splits import SPLITS, Row
 from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.scene_settings import SceneSettings
@@ -31,7 +30,6 @@ from tfbig.sources.scenes.labels import (
 )
 from tfbig.sources.scenes.measured import FilledScene, sampled_moments
 from tfbig.sources.scenes.raster import RasterSource
-from tfbig.system import callbacks
 from tfbig.units import counted
 
 BACKGROUND = "background"
@@ -177,27 +175,6 @@ def draw(
     return [_drawn(scenes[i], size, rng) for i in chosen]
 
 
-def dataset(
-    scenes: Sequence[LabelledScene], batch_size: int = 1, dense: bool = False
-) -> tf.data.Dataset:
-    """Return images, labels and weights in the given order.
-
-    Args:
-        scenes: Scenes or crops, of one size within a batch; they must exist as long as the dataset.
-        batch_size: Images of a batch.
-        dense: Whether to return tensors `[N, H, W, C]` instead of handles `[N]`.
-    """
-    parts = ("image", "labels", "weights")
-    handles = [[getattr(scene, part).handle for scene in scenes] for part in parts]
-    data = tf.data.Dataset.from_tensor_slices(
-        tuple(tf.constant(each, tf.string, [len(scenes)]) for each in handles)
-    )
-    if dense:
-        bands = scenes[0].image.shape[2]
-        data = data.map(lambda x, y, w: (_dense(x, bands), _dense(y, 1), _dense(w, 1)))
-    return data.batch(batch_size)
-
-
 def crop_of(settings: SceneSettings) -> tuple[int, int] | None:
     """Return rows and columns of a crop, or None for whole scenes."""
     if settings.crop == "whole":
@@ -218,24 +195,15 @@ def check_crop(settings: SceneSettings, scenes: Sequence[LabelledScene]) -> None
     """
     size, multiple = crop_of(settings), 2**settings.depth
     if size is None:
-        if settings.batch_size > 1 and len({scene.image.shape for scene in scenes}) > 1:
-            raise FlagError(
-                f"--batch-size {settings.batch_size}: whole scenes differ in size. Use --batch-size 1, and "
-                "--accumulate to average gradients."
-            )
+        dense_items.check_batch(scenes, settings.batch_size, "scenes")
         return
     if any(side % multiple for side in size):
         raise FlagError(
             f"--crop {settings.crop}: with --depth {settings.depth} both must be multiples of {multiple}. Use another "
             "crop, or another depth."
         )
-    for scene in scenes:
-        shape = scene.filled.scene.shape
-        if shape[0] < size[0] or shape[1] < size[1]:
-            raise FlagError(
-                f"--crop {settings.crop}: {scene.name} has {shape[0]} x {shape[1]} pixels. Use a smaller crop, or "
-                "whole."
-            )
+    sizes = ((scene.name, scene.filled.scene.shape) for scene in scenes)
+    dense_items.check_crop(sizes, size, multiple, " or whole")
 
 
 def _rows(table: Path, settings: SceneSettings) -> list[Row]:
@@ -522,13 +490,3 @@ def _print_columns(settings: SceneSettings, labels: Sequence[Path]) -> None:
             f"outlines have the columns {names}; without --label-column all are one class",
             flush=True,
         )
-
-
-def _dense(handle: Any, channels: int) -> Any:
-    image = callbacks.numpy_function(_read, [handle], tf.float32)
-    return tf.ensure_shape(image, [None, None, channels])
-
-
-def _read(handle: bytes) -> Any:
-    source = sources.resolve(handle.decode())
-    return source.read(0, source.shape[0])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from tfbig.cli import paths
 from tfbig.cli.data import cohort, drawn_splits, scales, slide_folders, slides_and_masks, splits
@@ -26,6 +27,7 @@ class SlideSplits:
         test: Slides to test on; none without a table.
         failed: `(name, reason)` of slides that were skipped.
         table: Rows that say which slide is in which split; none without a table.
+        decided: Settings that the data decide: none.
     """
 
     train: tuple[LabelledSlide, ...]
@@ -33,6 +35,12 @@ class SlideSplits:
     test: tuple[LabelledSlide, ...]
     failed: tuple[tuple[str, str], ...]
     table: tuple[Row, ...] = ()
+    decided: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def unseen(self) -> tuple[LabelledSlide, ...]:
+        """Return the slides of the results: those to test on, or if there are none, those for validation."""
+        return self.test or self.val
 
 
 def load(settings: SegmentationSettings) -> SlideSplits:
@@ -110,7 +118,8 @@ def _of_table(settings: SegmentationSettings, table: Path) -> SlideSplits:
     if settings.test_only:
         slides = {"train": (), "val": (), "test": slides[wanted[0]]}
     saved = tuple(_saved(row) for row in rows if row["split"] in wanted)
-    return SlideSplits(**slides, failed=tuple(failed), table=saved)
+    train, val, test = (slides[split] for split in SPLITS)
+    return SlideSplits(train, val, test, tuple(failed), saved)
 
 
 def _rows(settings: SegmentationSettings, table: Path) -> list[Row]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from tfbig import sources
 from tfbig.cli.data import background
@@ -20,7 +19,6 @@ from tfbig.cli.data.slide_folders import files_in, masks_of, say_unused_masks, w
 from tfbig.errors import SourceError
 from tfbig.models.gigapixel_unet import STRIDE
 from tfbig.sources.source import Pointwise
-from tfbig.system import callbacks
 from tfbig.tissue.drawn import Outlined
 from tfbig.tissue.masks import BlockMeans
 from tfbig.tissue.outline_file import OutlineRule, is_outline_file
@@ -214,28 +212,6 @@ def open_slides(
     return slides, failed
 
 
-def check_crop(slides: Sequence[LabelledSlide], size: tuple[int, int]) -> None:
-    """Check that crops fit into slides.
-
-    Args:
-        slides: Slides to crop.
-        size: `(rows, columns)` of a crop.
-
-    Raises:
-        SourceError: A slide is smaller than the crop.
-    """
-    for slide in slides:
-        if slide.image.shape[0] < size[0] or slide.image.shape[1] < size[1]:
-            fits = "x".join(
-                str(min(n, s) // STRIDE * STRIDE)
-                for n, s in zip(slide.image.shape, size, strict=False)
-            )
-            raise SourceError(
-                f"{slide.name}: is {_size(slide.image)} pixels, smaller than a crop of "
-                f"{size[0]} x {size[1]}. Use --crop {fits} or whole, or remove the slide."
-            )
-
-
 def draw(
     slides: Sequence[LabelledSlide],
     size: tuple[int, int] | None,
@@ -258,24 +234,6 @@ def draw(
     rng = np.random.default_rng(seed)
     order = np.arange(count) if size else rng.permutation(count)
     return [_drawn(slides[i % len(slides)], size, brightness, rng) for i in order]
-
-
-def dataset(
-    slides: Sequence[LabelledSlide], batch_size: int = 1, dense: bool = False
-) -> tf.data.Dataset:
-    """Return images and labels in the given order.
-
-    Args:
-        slides: Slides or crops, of one size within a batch; they must exist as long as the dataset.
-        batch_size: Images of a batch.
-        dense: Whether to return uint8 tensors `[N, H, W, 1]` instead of handles `[N]`.
-    """
-    handles = [[s.image.handle for s in slides], [s.labels.handle for s in slides]]
-    pairs = tuple(tf.constant(h, tf.string, [len(slides)]) for h in handles)
-    data = tf.data.Dataset.from_tensor_slices(pairs)
-    if dense:
-        data = data.map(lambda x, y: (_dense(x), _dense(y)))
-    return data.batch(batch_size)
 
 
 def _open_mask(
@@ -322,13 +280,3 @@ def _drawn(
         for whole, part in zip(slide.image.shape, size, strict=False)
     ]
     return changed.crop(*((first, first + part) for first, part in zip(firsts, size, strict=True)))
-
-
-def _dense(handle: Any) -> Any:
-    image = callbacks.numpy_function(_read, [handle], tf.uint8)
-    return tf.ensure_shape(image, [None, None, 1])
-
-
-def _read(handle: bytes) -> Any:
-    source = sources.resolve(handle.decode())
-    return source.read(0, source.shape[0])

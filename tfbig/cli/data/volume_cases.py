@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from tfbig import sources
 from tfbig.cli import paths
@@ -24,7 +23,7 @@ from tfbig.sources import Volume
 from tfbig.sources.names import title_of
 from tfbig.sources.volumes.opening import files_of
 from tfbig.sources.volumes.views import PaddedVolume, check_same_grid
-from tfbig.system import callbacks, output_folder
+from tfbig.system import output_folder
 from tfbig.units import counted
 
 TABLE: Final = "volumes.csv"
@@ -391,32 +390,3 @@ def _crop(
 def _mapped(volume: LabelledVolume, change: Any) -> LabelledVolume:
     """Return a volume with image and labels changed alike."""
     return replace(volume, image=change(volume.image), labels=change(volume.labels))
-
-
-def dataset(
-    volumes: Sequence[LabelledVolume], batch_size: int = 1, dense: bool = False
-) -> tf.data.Dataset:
-    """Return images and labels in the given order.
-
-    Args:
-        volumes: Volumes or crops, of one size within a batch; they must exist as long as the dataset.
-        batch_size: Volumes of a batch.
-        dense: Whether to return float32 tensors instead of handles `[N]`.
-    """
-    handles = [[v.image.handle for v in volumes], [v.labels.handle for v in volumes]]
-    pairs = tuple(tf.constant(h, tf.string, [len(volumes)]) for h in handles)
-    data = tf.data.Dataset.from_tensor_slices(pairs)
-    if dense:
-        channels = volumes[0].image.shape[3] if volumes else 1
-        data = data.map(lambda x, y: (_dense(x, channels), _dense(y, 1)))
-    return data.batch(batch_size)
-
-
-def _dense(handle: Any, channels: int) -> Any:
-    volume = callbacks.numpy_function(_read, [handle], tf.float32)
-    return tf.ensure_shape(volume, [None, None, None, channels])
-
-
-def _read(handle: bytes) -> Any:
-    volume = sources.resolve(handle.decode())
-    return volume.read(0, volume.shape[0])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,34 +15,34 @@ import numpy.typing as npt
 from PIL import Image
 from skimage import segmentation
 
-import tfbig
 from tfbig import sources
-from tfbig.cli import failure_log, machine
 from tfbig.cli.data import instance_images, masked_images
+from tfbig.cli.data.dense_items import Items
 from tfbig.cli.data.instance_images import InstanceImage
 from tfbig.cli.data.splits import Data
 from tfbig.cli.settings.instance_settings import InstanceSettings
-from tfbig.cli.tasks import fitting, run_results
-from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
+from tfbig.cli.settings.value_types import crop_size
+from tfbig.cli.tasks.dense_task import DenseTask, Judged
+from tfbig.cli.tasks.task import Curve, Models
 from tfbig.metrics import Matches, match_instances
 from tfbig.models.unet import unet
-from tfbig.results import run_folder, slide_viewer
+from tfbig.results import slide_viewer
 from tfbig.results.instances import Thresholds, label_strips
 from tfbig.sources.writing import atomic_write
 from tfbig.system.output_folder import file_in
 from tfbig.training import Epochs
 
 OVERLAPS = (0.5, 0.6, 0.7, 0.8, 0.9)
-PICTURES = 12
-"""Largest number of test images that are drawn."""
 COMPARED = ("background", "correct", "false", "missed")
 BORDERS = ("background", "labels", "prediction")
 TRUE, FOUND = (0, 158, 115), (213, 94, 0)
 """Colours of the borders of true and of predicted instances."""
 
 
-class InstancesTask(Task[InstanceSettings, Data]):
+class InstancesTask(DenseTask[InstanceSettings, Data]):
     """Training and evaluation with `--task instances`."""
+
+    measured = ("loss", "val_loss", "seconds_per_step")
 
     def load(self, settings: InstanceSettings) -> Data:
         """Return the images, and print what they are."""
@@ -50,79 +51,76 @@ class InstancesTask(Task[InstanceSettings, Data]):
         masked_images.print_counts(data)
         return data
 
-    def models(self, settings: InstanceSettings, data: Data) -> Models:
-        """Return new models, initialised from the seed."""
-        keras.config.set_dtype_policy(settings.precision)
-        keras.utils.set_random_seed(settings.seed)
+    def items(self, data: Data) -> Items:
+        """Return the images of the run."""
+        return masked_images.items(data)
+
+    def network(self, settings: InstanceSettings, data: Data) -> keras.Model:
+        """Return a new U-Net from images to maps."""
         channels = data.train.images[0].image.shape[2]
         mean, std = [0.0] * channels, [255.0] * channels
         width, depth = settings.filters, settings.depth
-        twin = unet(mean, std, instance_images.MAPS, "sigmoid", filters=width, depth=depth)
-        twin = machine.synchronize_norm(settings, twin)
-        model = twin
-        if not machine.is_plain(settings):
-            model = tfbig.stream(twin, machine.budget(settings), devices=settings.devices)
-        optimizer = fitting.make_optimizer(settings, instance_images.steps(data.train, settings))
-        weights = [fitting.loss_weight(settings)]
-        return fitting.compile_both(
-            Models(model, twin), optimizer, "binary_crossentropy", weights, list
-        )
+        return unet(mean, std, instance_images.MAPS, "sigmoid", filters=width, depth=depth)
 
-    def plans(self, models: Models, settings: InstanceSettings, data: Data) -> Plans | None:
-        """Return None: crops of training fit, and plain Keras runs them."""
-        return None
+    def loss(self, settings: InstanceSettings) -> str:
+        """Return the name of the loss of each map."""
+        return "binary_crossentropy"
 
-    def fit(self, models: Models, settings: InstanceSettings, data: Data, folder: Path) -> History:
-        """Train from the last checkpoint, and return the history of all epochs."""
-        names = [f"{each.name} {each.image.shape}" for each in data.train.images]
-        training = Epochs(
-            instance_images.steps(data.train, settings),
-            partial(_drawn, data.train, settings),
-            names,
-        )
-        validation = Epochs(
-            len(data.val.images), partial(instance_images.whole, data.val, 2**settings.depth)
-        )
-        return fitting.fit_and_keep(models, settings, folder, training, validation, "val_loss")
+    def metrics(self, settings: InstanceSettings, data: Data) -> list[keras.metrics.Metric]:
+        """Return no metrics: instances are counted after training."""
+        return []
+
+    def crop(self, settings: InstanceSettings) -> tuple[int, int]:
+        """Return rows and columns of a crop."""
+        return crop_size(settings.crop)
+
+    def count(self, settings: InstanceSettings, data: Data) -> int:
+        """Return the number of crops of an epoch."""
+        return instance_images.crops(data.train, settings)
+
+    def padded(self, settings: InstanceSettings, data: Data, item: InstanceImage) -> InstanceImage:
+        """Return a whole image that the strides of the network divide."""
+        return replace(item, image=sources.Padded(item.image, 2**settings.depth))
+
+    def training(self, settings: InstanceSettings, data: Data) -> Epochs:
+        """Return epochs of crops at random places and their maps, in memory."""
+        names = [self.identity(each) for each in data.train.images]
+        batches = partial(instance_images.drawn, data.train, settings)
+        return Epochs(self.steps(settings, data), batches, names)
+
+    def validation(self, settings: InstanceSettings, data: Data) -> Epochs:
+        """Return the epochs of whole images and their maps."""
+        batches = partial(instance_images.whole, data.val, 2**settings.depth)
+        return Epochs(len(data.val.images), batches)
 
     def curve(self, settings: InstanceSettings) -> Curve:
         """Return what the learning curve shows."""
         return Curve({"loss": "binary cross-entropy"}, "validation images")
 
-    def write_results(
+    def judge(
         self,
         models: Models,
         settings: InstanceSettings,
         data: Data,
+        item: InstanceImage,
         folder: Path,
-        measured: Mapping[str, Any],
-    ) -> None:
-        """Write a table, pictures of the first test images, and last the metrics."""
+        draws: bool,
+    ) -> Judged:
+        """Find the instances of an image, match them with the true ones, and draw both."""
+        found = predicted_instances(models, settings, item, folder)
+        real = item.labels.read(0, item.labels.shape[0])[..., 0]
+        matched = match_instances(real, found, OVERLAPS)
+        if draws:
+            number = data.test.images.index(item)
+            title = f"{item.name}: average precision {matched[0].average_precision:.3f}"
+            draw(folder, f"instances_{number}", item, found, title)
+        return Judged({"image": item.name, **_columns(matched)}, matched)
 
-        def evaluated(image: InstanceImage) -> tuple[npt.NDArray[np.int32], Sequence[Matches]]:
-            found = predicted_instances(models, settings, image, folder)
-            real = image.labels.read(0, image.labels.shape[0])[..., 0]
-            return found, match_instances(real, found, OVERLAPS)
-
-        rows: list[dict[str, Any]] = []
-        matches: list[Sequence[Matches]] = []
-        for image, (found, matched) in failure_log.results_of(
-            data.test.images, evaluated, folder, settings.strict
-        ):
-            if len(rows) < PICTURES:
-                title = f"{image.name}: average precision {matched[0].average_precision:.3f}"
-                draw(folder, f"instances_{len(rows)}", image, found, title)
-            matches.append(matched)
-            rows.append({"image": image.name, **_columns(matched)})
-        run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
-        results = over_images(matches)
-        others = {"images": len(rows), "left_out": [list(reason) for reason in data.failed]}
-        run_results.write_metrics(folder, settings, {**measured, **results, **others})
-        run_results.print_results(results, folder)
-
-
-def _drawn(part: Any, settings: InstanceSettings, shard: Any) -> Any:
-    return instance_images.drawn(part, settings, shard)
+    def results(
+        self, settings: InstanceSettings, judged: Sequence[Judged], folder: Path
+    ) -> dict[str, float]:
+        """Return the average precision over the images, and of all instances together."""
+        return over_images([each.counts for each in judged])
 
 
 def _columns(matches: Sequence[Matches]) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,30 +12,30 @@ import numpy as np
 
 import tfbig
 from tfbig import SourceError, sources
-from tfbig.cli import failure_log, load_model, machine
+from tfbig.cli import load_model
 from tfbig.cli.data import masked_images
-from tfbig.cli.data.masked_images import MaskedImage
+from tfbig.cli.data.dense_items import Items
+from tfbig.cli.data.masked_images import MaskedImage, MaskedSet
 from tfbig.cli.data.splits import Data
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
-from tfbig.cli.tasks import encoder_weights, fitting, run_results, segmentation_results
-from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
+from tfbig.cli.tasks import encoder_weights, segmentation_results
+from tfbig.cli.tasks.dense_task import DenseTask, Judged
+from tfbig.cli.tasks.task import Curve, Models
 from tfbig.models import encoders
 from tfbig.models.patch_decoder import patch_decoder
 from tfbig.patchgd import PatchGDSegmentation
-from tfbig.results import figures, run_folder, slide_viewer
+from tfbig.results import figures, slide_viewer
 from tfbig.sources import Source
 from tfbig.system.output_folder import file_in
 from tfbig.training import Epochs
 
-PICTURES = 12
-"""Largest number of test images that are drawn."""
 COMPARED = ("background", "correct", "false", "missed")
 
 
-class PatchGDSegmentationTask(Task[PatchGDSegmentationSettings, Data]):
+class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings, Data]):
     """Training and evaluation with `--task patchgd-segmentation`."""
 
-    measured = ("loss", "val_loss", "dice", "val_dice", "seconds_per_step")
+    means = segmentation_results.OVERLAPS
 
     def resolved(self, settings: PatchGDSegmentationSettings) -> PatchGDSegmentationSettings:
         """Return the settings with the scale of pixels, after checking that they fit each other.
@@ -62,77 +61,68 @@ class PatchGDSegmentationTask(Task[PatchGDSegmentationSettings, Data]):
         masked_images.print_counts(data)
         return data
 
-    def models(self, settings: PatchGDSegmentationSettings, data: Data) -> Models:
-        """Return a new model twice, compiled, and initialised by `--backbone`."""
-        keras.config.set_dtype_policy(settings.precision)
-        keras.utils.set_random_seed(settings.seed)
-        model = machine.synchronize_norm(settings, make_model(settings))
+    def items(self, data: Data) -> Items:
+        """Return the images of the run."""
+        return masked_images.items(data)
+
+    def network(self, settings: PatchGDSegmentationSettings, data: Data) -> PatchGDSegmentation:
+        """Return a new model, initialised by `--backbone`."""
+        model = make_model(settings)
         if settings.backbone and not settings.test_only:
             start_from(model, Path(settings.backbone))
-        optimizer = fitting.make_optimizer(settings, masked_images.steps(data.train, settings))
-        losses = {"binary_cross_entropy": "binary_crossentropy", "dice": keras.losses.Dice()}
-        weights = [fitting.loss_weight(settings)]
-        return fitting.compile_both(
-            Models(model, model),
-            optimizer,
-            losses[settings.loss],
-            weights,
-            lambda: [tfbig.metrics.Dice()],
-        )
+        return model
 
-    def plans(
-        self, models: Models, settings: PatchGDSegmentationSettings, data: Data
-    ) -> Plans | None:
-        """Return None: the model is not streamed."""
-        return None
+    def streamed(self, settings: PatchGDSegmentationSettings, twin: keras.Model) -> keras.Model:
+        """Return the network itself: it reads images by patches."""
+        return twin
 
-    def fit(
-        self, models: Models, settings: PatchGDSegmentationSettings, data: Data, folder: Path
-    ) -> History:
-        """Train from the last checkpoint, and return the history of all epochs."""
-        training, validation = (
-            Epochs(
-                masked_images.steps(part, settings),
-                partial(masked_images.dataset, part, settings, learns),
-                [f"{each.name} {each.image.shape}" for each in part.images],
-            )
-            for part, learns in ((data.train, True), (data.val, False))
-        )
-        monitor = f"val_{settings.monitor}"
-        return fitting.fit_and_keep(models, settings, folder, training, validation, monitor)
+    def loss(self, settings: PatchGDSegmentationSettings) -> Any:
+        """Return the loss."""
+        return {"binary_cross_entropy": "binary_crossentropy", "dice": keras.losses.Dice()}[
+            settings.loss
+        ]
+
+    def metrics(
+        self, settings: PatchGDSegmentationSettings, data: Data
+    ) -> list[keras.metrics.Metric]:
+        """Return Dice of the object."""
+        return [tfbig.metrics.Dice()]
+
+    def crop(self, settings: PatchGDSegmentationSettings) -> None:
+        """Return None: images are whole."""
+        return
+
+    def training(self, settings: PatchGDSegmentationSettings, data: Data) -> Epochs:
+        """Return epochs of whole images in random order."""
+        return self._epochs(settings, data.train, learns=True)
+
+    def validation(self, settings: PatchGDSegmentationSettings, data: Data) -> Epochs:
+        """Return epochs of whole images."""
+        return self._epochs(settings, data.val, learns=False)
+
+    def _epochs(
+        self, settings: PatchGDSegmentationSettings, part: MaskedSet, learns: bool
+    ) -> Epochs:
+        batches = partial(masked_images.dataset, part, settings, learns)
+        names = [self.identity(each) for each in part.images]
+        return Epochs(masked_images.steps(part, settings), batches, names)
 
     def curve(self, settings: PatchGDSegmentationSettings) -> Curve:
         """Return what the learning curve shows."""
         return Curve({"loss": "loss", "dice": "Dice"}, "validation images")
 
-    def write_results(
+    def judge(
         self,
         models: Models,
         settings: PatchGDSegmentationSettings,
         data: Data,
+        item: MaskedImage,
         folder: Path,
-        measured: Mapping[str, Any],
-    ) -> None:
-        """Write a table, pictures of the first test images, and last the metrics."""
-        rows = [
-            row
-            for _, row in failure_log.results_of(
-                enumerate(data.test.images),
-                lambda item: _evaluated(models.model, settings, item[1], folder, item[0]),
-                folder,
-                settings.strict,
-            )
-        ]
-        run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
-        values = {
-            key: [row[key] for row in rows if row[key] is not None]
-            for key in segmentation_results.OVERLAPS
-        }
-        means = {f"test_{key}": float(np.mean(n)) for key, n in values.items() if n}
-        deviations = {f"test_{key}_std": float(np.std(n)) for key, n in values.items() if n}
-        others = {"images": len(rows), "left_out": [list(reason) for reason in data.failed]}
-        run_results.write_metrics(folder, settings, {**measured, **means, **deviations, **others})
-        run_results.print_results(means, folder)
+        draws: bool,
+    ) -> Judged:
+        """Predict an image, draw it, and return the overlap with its mask."""
+        name = f"mask_{data.test.images.index(item)}" if draws else None
+        return Judged(_evaluated(models.model, settings, item, folder, name))
 
 
 def make_model(settings: PatchGDSegmentationSettings) -> PatchGDSegmentation:
@@ -208,9 +198,9 @@ def _evaluated(
     settings: PatchGDSegmentationSettings,
     image: MaskedImage,
     folder: Path,
-    number: int,
+    name: str | None,
 ) -> dict[str, Any]:
-    """Predict an image, draw it if it is one of the first, and return a row with its overlap with the mask."""
+    """Predict an image, draw it as files of a name if there is one, and return a row with its overlap with the mask."""
     rows, columns = image.image.shape[:2]
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         padded = image.padded(settings.patch).image
@@ -220,9 +210,9 @@ def _evaluated(
             "image": image.name,
             **segmentation_results.overlaps(image.labels, prediction),
         }
-        if number < PICTURES:
+        if name:
             result = "nothing" if row["dice"] is None else f"Dice {row['dice']:.4f}"
-            draw(folder, f"mask_{number}", image, prediction, f"{image.name}: {result}")
+            draw(folder, name, image, prediction, f"{image.name}: {result}")
     return row
 
 

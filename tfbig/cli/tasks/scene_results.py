@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import tfbig
-from tfbig.cli import failure_log, machine, scene_blocks
+from tfbig.cli import scene_blocks
 from tfbig.cli.data.scenes import LabelledScene
 from tfbig.cli.identity import of_model
 from tfbig.cli.scene_blocks import Outputs
 from tfbig.cli.settings.scene_settings import SceneSettings
-from tfbig.cli.tasks import run_results
 from tfbig.cli.tasks.task import Models
 from tfbig.results import run_folder, scene_pictures, slide_viewer
 from tfbig.sources.scenes.raster import RasterSource
@@ -139,52 +137,53 @@ class ValueSums:
         return found | ({"r2": 1 - self.squares / self.spread} if self.spread else {})
 
 
-def write(
-    models: Models,
-    settings: SceneSettings,
-    scenes: Sequence[LabelledScene],
-    folder: Path,
-    measured: Mapping[str, Any],
-) -> None:
-    """Predict scenes, and write pictures, tables, and last the metrics over the pixels of all scenes.
+def outputs_of(settings: SceneSettings) -> Outputs:
+    """Return what the network gives for a pixel.
 
     Args:
-        models: Models of the run.
-        settings: Settings of the run.
-        scenes: Scenes for testing, or for validation.
-        folder: Run folder.
-        measured: Numbers to save with the metrics.
+        settings: Settings of the run, with what the data decided.
     """
-    model = models.model
-    if model is models.twin:
-        model = tfbig.stream(models.twin, machine.budget(settings), source_dtype="float32")
     names = settings.class_names or ()
-    outputs = Outputs(names, len(names)) if settings.target == "class" else Outputs((), 1)
-    every = _nothing(outputs)
-    identity = {"model": of_model(models.twin)}
-    skips = settings.background == "skip"
+    return Outputs(names, len(names)) if settings.target == "class" else Outputs((), 1)
 
-    def evaluated(scene: LabelledScene) -> ClassCounts | ValueSums:
-        path = file_in(folder, f"{scene.name}.tif")
-        scene_blocks.predict(model, scene.filled, path, outputs, identity, skips)
-        sums = _compared(scene, RasterSource(path), outputs)
-        draw(folder, scene, RasterSource(path), outputs, sums.metrics())
-        return sums
 
-    rows = []
-    for scene, sums in failure_log.results_of(scenes, evaluated, folder, settings.strict):
-        rows.append({"scene": scene.name, **sums.metrics()})
-        every.merge(sums)  # type: ignore[arg-type]
-    run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
+def evaluate(
+    models: Models, settings: SceneSettings, scene: LabelledScene, folder: Path
+) -> ClassCounts | ValueSums:
+    """Predict a scene, draw it, and return how it agrees with its labels.
+
+    Args:
+        models: Models of the run, of which one is streamed.
+        settings: Settings of the run.
+        scene: The scene.
+        folder: Run folder.
+    """
+    path, outputs = file_in(folder, f"{scene.name}.tif"), outputs_of(settings)
+    identity, skips = {"model": of_model(models.twin)}, settings.background == "skip"
+    scene_blocks.predict(models.model, scene.filled, path, outputs, identity, skips)
+    counts = _compared(scene, RasterSource(path), outputs)
+    draw(folder, scene, RasterSource(path), outputs, counts.metrics())
+    return counts
+
+
+def together(
+    settings: SceneSettings, scenes: Sequence[ClassCounts | ValueSums], folder: Path
+) -> dict[str, float]:
+    """Return the metrics of all scenes, and write those of each class.
+
+    Args:
+        settings: Settings of the run.
+        scenes: Counts or sums of each scene.
+        folder: Run folder.
+    """
+    every = _nothing(outputs_of(settings))
+    for each in scenes:
+        every.merge(each)  # type: ignore[arg-type]
     if isinstance(every, ClassCounts):
+        names = settings.class_names or ()
         table = [row | {"class": names[int(row["class"])]} for row in every.of_classes()]
         run_folder.write_csv(folder / CLASSES, table)
-    results = {f"test_{key}": value for key, value in every.metrics().items()}
-    peak = {} if "peak_bytes" in measured else {"peak_bytes": run_folder.memory_bytes()[1]}
-    metrics = {**measured, **results, "scenes": len(rows), **peak}
-    run_results.write_metrics(folder, settings, metrics)
-    curve = {key: measured[key] for key in ("loss", "val_loss") if key in measured}
-    run_results.print_results(curve | results, folder)
+    return {f"test_{key}": value for key, value in every.metrics().items()}
 
 
 def draw(

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 
 import tfbig
-from tfbig.cli import failure_log
 from tfbig.cli.data import background
 from tfbig.cli.data.slides_and_masks import LabelledSlide
 from tfbig.cli.settings.choices import WHOLE
 from tfbig.cli.settings.tasks import SegmentationSettings
-from tfbig.cli.tasks import run_results
 from tfbig.cli.tasks.task import Models
-from tfbig.results import figures, run_folder, slide_viewer
+from tfbig.results import figures, slide_viewer
 from tfbig.sources import Source
 from tfbig.sources.names import title_of
 from tfbig.system.output_folder import file_in
@@ -26,43 +24,6 @@ STRIP_ROWS = 512
 SHARES = ("foreground", "computed")
 """Columns that say how much of a slide is computed."""
 OVERLAPS = ("dice", "iou", "precision", "sensitivity")
-
-
-def write(
-    models: Models,
-    settings: SegmentationSettings,
-    slides: Sequence[LabelledSlide],
-    folder: Path,
-    measured: Mapping[str, Any],
-) -> None:
-    """Write a picture of each slide, a table, and last the metrics, with means and deviations over the slides.
-
-    Args:
-        models: Models of the run.
-        settings: Settings of the run.
-        slides: Slides for testing, or for validation.
-        folder: Run folder.
-        measured: Numbers to save with the metrics.
-    """
-    skips = settings.background == "skip"
-    rows = [
-        row
-        for _, row in failure_log.results_of(
-            slides,
-            lambda slide: evaluate_slide(models, slide, folder, settings.class_names, skips),
-            folder,
-            settings.strict,
-        )
-    ]
-    run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
-    results = over_slides(rows) | _mean_shares(rows)
-    peak = {} if "peak_bytes" in measured else {"peak_bytes": run_folder.memory_bytes()[1]}
-    metrics = {**measured, **results, "slides": len(rows), **peak}
-    run_results.write_metrics(folder, settings, metrics)
-    curve = {key: measured[key] for key in ("loss", "val_loss") if key in measured}
-    run_results.print_results(curve | results, folder)
-    if line := advice(results, settings):
-        print(line)
 
 
 def advice(results: Mapping[str, float], settings: SegmentationSettings) -> str:
@@ -80,22 +41,12 @@ def advice(results: Mapping[str, float], settings: SegmentationSettings) -> str:
     )
 
 
-def over_slides(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the mean and the standard deviation of each overlap over the slides on which it is defined.
+def mean_shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the means of the shares of the slides that are foreground and computed, if background was skipped.
 
     Args:
-        rows: Rows of the slides.
+        rows: Rows of `predictions.csv`.
     """
-    values = {key: [row[key] for row in rows if row[key] is not None] for key in OVERLAPS}
-    defined = {key: numbers for key, numbers in values.items() if numbers}
-    means = {f"test_{key}": float(np.mean(numbers)) for key, numbers in defined.items()}
-    if len(rows) == 1:
-        return means
-    return means | {f"test_{key}_std": float(np.std(n)) for key, n in defined.items()}
-
-
-def _mean_shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the means of the shares of the slides that are foreground and computed, if background was skipped."""
     names = [name for name in SHARES if name in rows[0]]
     return {f"test_{name}": float(np.mean([row[name] for row in rows])) for name in names}
 

@@ -1,0 +1,146 @@
+"""Images with an output for every pixel: their batches, their names, and whether crops fit into them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfbig import sources
+from tfbig.cli.paths import FlagError
+from tfbig.cli.settings.choices import WHOLE
+from tfbig.system import callbacks
+
+WEIGHTED = ("image", "labels", "weights")
+"""What a batch of images has whose labels do not count everywhere."""
+LABELLED = WEIGHTED[:2]
+"""What a batch of other images has."""
+
+
+class Items(NamedTuple):
+    """The images of a run.
+
+    Attributes:
+        train: Images to train on.
+        val: Images for validation.
+        judged: Images of the results: those to test on, or if there are none, those for validation.
+        test: Images to test on, or none.
+    """
+
+    train: Sequence[Any]
+    val: Sequence[Any]
+    judged: Sequence[Any]
+    test: Sequence[Any]
+
+
+def dataset(
+    items: Sequence[Any], like: Any, parts: Sequence[str], batch_size: int, dense: bool
+) -> tf.data.Dataset:
+    """Make batches of images, labels and weights in the given order.
+
+    The sources of the items must exist as long as the dataset.
+
+    Args:
+        items: Crops or whole images, of one size within a batch.
+        like: An item with the same ranks, channels and types of samples, since there may be no items.
+        parts: Attributes of an item that are sources: `LABELLED` or `WEIGHTED`.
+        batch_size: Items of a batch.
+        dense: Whether a batch holds tensors `[N, ..., C]` instead of handles `[N]`.
+    """
+    handles = tuple(
+        tf.constant([getattr(item, part).handle for item in items], tf.string, [len(items)])
+        for part in parts
+    )
+    data = tf.data.Dataset.from_tensor_slices(handles)
+    if dense:
+        kinds = [getattr(like, part) for part in parts]
+        data = data.map(lambda *each: tuple(map(_dense, each, kinds)))
+    return data.batch(batch_size)
+
+
+def _dense(handle: Any, like: Any) -> Any:
+    pixels = callbacks.numpy_function(_read, [handle], tf.as_dtype(like.dtype))
+    return tf.ensure_shape(pixels, [None] * (len(like.shape) - 1) + [like.shape[-1]])
+
+
+def _read(handle: bytes) -> Any:
+    source = sources.resolve(handle.decode())
+    return source.read(0, source.shape[0])
+
+
+def names(items: Sequence[Any]) -> str:
+    """Name some items, or of more than ten the first and how many others there are."""
+    listed = [item.name for item in items]
+    return ", ".join(listed) if len(listed) <= 10 else f"{listed[0]} and {len(listed) - 1} others"
+
+
+def print_splits(settings: Any, data: Any) -> None:
+    """Print what is trained, validated and tested on.
+
+    Args:
+        settings: Settings of the run.
+        data: Data of the run, with its images by split.
+    """
+    if settings.test_only:
+        print(f"evaluating {settings.test_only} on {names(data.test)}", flush=True)
+        return
+    print(f"mode {settings.mode}, precision {settings.precision}, seed {settings.seed}")
+    crops = (
+        "all of " if settings.crop == WHOLE else f"{settings.crops} crops of {settings.crop} from "
+    )
+    print(f"training on {crops}{names(data.train)}")
+    print(f"validating on all of {names(data.val)}, not trained on", flush=True)
+    if data.test:
+        print(f"testing on all of {names(data.test)}, not trained on", flush=True)
+
+
+def check_batch(items: Sequence[Any], batch_size: int, kind: str) -> None:
+    """Check that whole images can be batched.
+
+    Args:
+        items: The images.
+        batch_size: Images of a batch.
+        kind: What they are, such as "slides".
+
+    Raises:
+        FlagError: They differ in size.
+    """
+    if batch_size > 1 and len({item.image.shape for item in items}) > 1:
+        raise FlagError(
+            f"--batch-size {batch_size}: whole {kind} differ in size. Use --batch-size 1, and --accumulate to average "
+            "gradients."
+        )
+
+
+def check_crop(
+    sizes: Iterable[tuple[str, Sequence[int]]],
+    crop: tuple[int, int],
+    multiple: int,
+    whole: str = "",
+) -> None:
+    """Check that crops fit into images.
+
+    Args:
+        sizes: Name, and rows and columns, of each image.
+        crop: Rows and columns of a crop.
+        multiple: Crops are multiples of this.
+        whole: What to say where whole images are another choice, such as " or whole".
+
+    Raises:
+        FlagError: An image is smaller than a crop.
+    """
+    for name, (rows, columns, *_) in sizes:
+        if rows >= crop[0] and columns >= crop[1]:
+            continue
+        fits = [
+            min(n, m) // multiple * multiple for n, m in zip((rows, columns), crop, strict=True)
+        ]
+        use = (
+            f"--crop {fits[0]}x{fits[1]}{whole}, or remove the image"
+            if all(fits)
+            else "larger images"
+        )
+        raise FlagError(
+            f"--crop {crop[0]}x{crop[1]}: {name} is {rows} x {columns} pixels, smaller than a crop. Use {use}."
+        )
