@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tfbig import SourceError
 from tfbig.cli.data import scales
 from tfbig.cli.data.scales import Scale
 from tfbig.sources import open_slide
@@ -64,3 +65,9 @@ def test_pixels_of_a_run(tmp_path: Path) -> None:
     assert scales.trained_pixels(tmp_path) == ((0.5, 0.25),)
     (tmp_path / "slides.csv").write_text("slide_id,label\na,0\n")
     assert scales.trained_pixels(tmp_path) == ()
+    for table in ("scene,label,split\na.tif,b.tif,train\n", "case_id,split,image\na,train,a.nii\n"):
+        (tmp_path / "slides.csv").write_text(table)  # of a run on scenes or volumes
+        assert scales.trained_pixels(tmp_path) == ()
+    (tmp_path / "slides.csv").write_text("slide_id,split,mpp_rows,mpp_columns\na,train,x,0.5\n")
+    with pytest.raises(SourceError, match="is damaged: expected numbers in mpp_rows and mpp_col"):
+        scales.trained_pixels(tmp_path)

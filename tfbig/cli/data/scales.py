@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tfbig.cli.data import splits
+from tfbig.errors import SourceError
+from tfbig.results import run_folder
 from tfbig.sources.resolution import Mpp, doubts
 from tfbig.sources.slides.slide import Slide
 from tfbig.units import counted
@@ -120,11 +121,17 @@ def trained_pixels(run: str | Path) -> tuple[Mpp, ...]:
 
     Args:
         run: Path of the run folder, or of a model.
+
+    Raises:
+        SourceError: The table is damaged.
     """
     table = Path(run) / TABLE
-    if not table.is_file():
-        return ()
-    rows = splits.read_table(table, ("slide_id",))
+    rows = run_folder.read_rows(table)  # those of scenes, images and volumes have no sizes
     rows = [row for row in rows if row.get(PIXELS[0]) and row.get("split") == "train"]
-    sizes = [[float(row[name]) for name in PIXELS] for row in rows]
+    try:
+        sizes = [[float(row[name]) for name in PIXELS] for row in rows]
+    except (KeyError, ValueError) as error:
+        raise SourceError(
+            f"{table}: is damaged: expected numbers in {' and '.join(PIXELS)}. Restore or remove it."
+        ) from error
     return tuple({(size[0], size[1]) for size in sizes})
