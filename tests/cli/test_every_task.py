@@ -1,0 +1,65 @@
+"""What every task of `--task` has in common: a run is trained, resumed, evaluated, predicted with and reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_runs import history, metrics, predictions
+from task_data import DATA
+
+import train
+from tfbig.cli.commands import predict
+from tfbig.cli.data import splits
+from tfbig.cli.main import main
+from tfbig.cli.settings import request
+from tfbig.cli.settings.flag import to_save
+from tfbig.results import run_folder
+from tfbig.tasks import TASKS
+
+
+def test_every_task_has_data_here() -> None:
+    assert DATA.keys() == TASKS.keys()
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_folder_of_a_run_says_what_predictions_need(name: str, tmp_path: Path) -> None:
+    """Model, settings and table of a run are read, without training it."""
+    (tmp_path / "data").mkdir()
+    data, flags, new = DATA[name](tmp_path / "data")
+    settings: Any = train.settings_of(["--task", name, "--data", str(data), *flags])
+    task, run = TASKS[name].new_trainer(), tmp_path / "run"
+    run.mkdir()
+    loaded = task.load(task.resolved(settings))
+    settings = type(settings)(**{**vars(task.resolved(settings)), **loaded.decided})
+    task.models(settings, loaded).twin.save(run / run_folder.MODEL)
+    run_folder.write_yaml(run / run_folder.CONFIG, to_save(settings))
+    splits.write_tables(loaded.table, loaded.failed, run)
+    words = ["predict", str(run), str(new), "--out", str(tmp_path / "out"), "--dry-run"]
+    work = predict.work(request.parse(words).settings)
+    assert work.name == "predict"
+    assert main(words) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TASKS)
+def test_from_training_to_the_report(name: str, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    data, flags, new = DATA[name](tmp_path / "data")
+    run, again, out = (tmp_path / each for each in ("run", "again", "out"))
+    words = ["--task", name, "--data", str(data), *flags, "--epochs", "1", "--quiet"]
+    assert train.main([*words, "--out", str(run)]) == 0
+    (first,) = history(run)
+    results = metrics(run)
+    assert len(predictions(run)) == results.get(TASKS[name].items, len(predictions(run))) > 0
+    assert results["tested_on"] in ("test", "val")
+    assert train.main([*words, "--epochs", "2", "--resume", "--out", str(run)]) == 0
+    assert history(run)[0] == first and len(history(run)) == 2
+    assert main(["evaluate", str(run), "--quiet", "--out", str(again)]) == 0
+    assert predictions(again) == predictions(run)
+    assert main(["predict", str(run), str(new), "--quiet", "--out", str(out)]) == 0
+    assert len(predictions(out)) == 1
+    for folder in (run, again, out):
+        assert main(["report", str(folder)]) == 0
+        assert "</html>" in (folder / "report.html").read_text()
