@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tfbig.metrics.confusion import OVERLAPS, kappa_terms
 from tfbig.results import run_folder, shown
 from tfbig.survival import concordance
 
@@ -23,7 +24,6 @@ ENDS = ("_low", "_high")
 """Endings of the metrics of a run that are ends of an interval."""
 _ITEMS = ("bag", "image", "scene", "slide", "volume")
 """Columns of `predictions.csv` that name what was predicted."""
-_OVERLAPS = ("dice", "iou", "precision", "sensitivity")
 _OVERLAP_OF_A_CLASS = "dice_"
 
 
@@ -171,7 +171,7 @@ def _measures(rows: Rows) -> dict[str, Measure]:
         labels = np.array([classes.index(label) for label in columns["label"]])
         return shown.results(_classification(labels, probabilities), classes)
     overlaps = [
-        name for name in columns if name in _OVERLAPS or name.startswith(_OVERLAP_OF_A_CLASS)
+        name for name in columns if name in OVERLAPS or name.startswith(_OVERLAP_OF_A_CLASS)
     ]
     return {f"test_{name}": _mean(columns[name]) for name in overlaps if any(columns[name])}
 
@@ -278,10 +278,8 @@ def _kappa(
     """Return the quadratic weighted kappa of each sample."""
     cells = np.eye(classes**2)[labels * classes + predicted]
     counts = (weights @ cells).reshape(-1, classes, classes)
-    distance = np.subtract.outer(np.arange(classes), np.arange(classes)) ** 2
-    expected = np.einsum("si,sj,ij->s", counts.sum(2), counts.sum(1), distance)
-    observed = np.einsum("sij,ij->s", counts, distance) * weights.sum(1)
-    return 1 - _divided(observed, expected)
+    errors, chance = (term.ravel() for term in kappa_terms(counts))
+    return 1 - _divided(errors, chance)
 
 
 def _divided(dividend: Any, divisor: Any) -> Floats:

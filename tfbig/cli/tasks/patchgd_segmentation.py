@@ -20,6 +20,7 @@ from tfbig.cli.data.splits import Data
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
 from tfbig.cli.tasks import encoder_weights, fitting, run_results, segmentation_results
 from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
+from tfbig.metrics.confusion import OVERLAPS
 from tfbig.models import encoders
 from tfbig.models.patch_decoder import patch_decoder
 from tfbig.patchgd import PatchGDSegmentation
@@ -124,10 +125,7 @@ class PatchGDSegmentationTask(Task[PatchGDSegmentationSettings, Data]):
             )
         ]
         run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
-        values = {
-            key: [row[key] for row in rows if row[key] is not None]
-            for key in segmentation_results.OVERLAPS
-        }
+        values = {key: [row[key] for row in rows if row[key] is not None] for key in OVERLAPS}
         means = {f"test_{key}": float(np.mean(n)) for key, n in values.items() if n}
         deviations = {f"test_{key}_std": float(np.std(n)) for key, n in values.items() if n}
         others = {"images": len(rows), "left_out": [list(reason) for reason in data.failed]}

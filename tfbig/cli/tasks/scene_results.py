@@ -18,6 +18,7 @@ from tfbig.cli.scene_blocks import Outputs
 from tfbig.cli.settings.scene_settings import SceneSettings
 from tfbig.cli.tasks import run_results
 from tfbig.cli.tasks.task import Models
+from tfbig.metrics.confusion import Confusion
 from tfbig.results import run_folder, scene_pictures, slide_viewer
 from tfbig.sources.scenes.raster import RasterSource
 from tfbig.system.output_folder import file_in
@@ -26,65 +27,31 @@ CLASSES = "classes.csv"
 STRIP = 512
 
 
-@dataclass
-class ClassCounts:
-    """Pixels of each class: labelled, predicted, and both."""
+def class_metrics(seen: Confusion) -> dict[str, float]:
+    """Return the accuracy, and the means of IoU and F1 over the classes that occur in labels or predictions."""
+    accuracy, each = seen.accuracy(), class_rows(seen)
+    if accuracy is None:
+        return {}
+    means = {f"m{key}": float(np.mean([row[key] for row in each])) for key in ("iou", "f1")}
+    return {"accuracy": accuracy, **means}
 
-    labelled: npt.NDArray[np.int64]
-    predicted: npt.NDArray[np.int64]
-    both: npt.NDArray[np.int64]
 
-    @classmethod
-    def none(cls, classes: int) -> ClassCounts:
-        """Return counts of no pixels."""
-        return cls(*(np.zeros(classes, np.int64) for _ in range(3)))
-
-    def add(self, labels: npt.NDArray[Any], predictions: npt.NDArray[Any]) -> None:
-        """Count pixels whose labels are known.
-
-        Args:
-            labels: Class numbers `[n]`.
-            predictions: Class numbers `[n]`.
-        """
-        size = len(self.labelled)
-        truth, found = labels.astype(np.int64), predictions.astype(np.int64)
-        self.labelled += np.bincount(truth, minlength=size)
-        self.predicted += np.bincount(found, minlength=size)
-        self.both += np.bincount(truth[truth == found], minlength=size)
-
-    def merge(self, other: ClassCounts) -> None:
-        """Add the counts of another scene."""
-        self.labelled += other.labelled
-        self.predicted += other.predicted
-        self.both += other.both
-
-    def metrics(self) -> dict[str, float]:
-        """Return the accuracy, and the means of IoU and F1 over the classes that occur in labels or predictions."""
-        total = int(self.labelled.sum())
-        if not total:
-            return {}
-        each = self.of_classes()
-        means = {f"m{key}": float(np.mean([row[key] for row in each])) for key in ("iou", "f1")}
-        return {"accuracy": float(self.both.sum() / total), **means}
-
-    def of_classes(self) -> list[dict[str, float]]:
-        """Return IoU, F1, precision and sensitivity of each class that occurs in labels or predictions."""
-        rows = []
-        for number in np.flatnonzero(self.labelled + self.predicted):
-            labelled, predicted, both = (
-                float(each[number]) for each in (self.labelled, self.predicted, self.both)
-            )
-            rows.append(
-                {
-                    "class": int(number),
-                    "pixels": labelled,
-                    "iou": both / (labelled + predicted - both),
-                    "f1": 2 * both / (labelled + predicted),
-                    "precision": both / predicted if predicted else 0.0,
-                    "sensitivity": both / labelled if labelled else 0.0,
-                }
-            )
-        return rows
+def class_rows(seen: Confusion) -> list[dict[str, float]]:
+    """Return IoU, F1, precision and sensitivity of each class that occurs in labels or predictions."""
+    rows = []
+    for number in np.flatnonzero(seen.labelled + seen.predicted).tolist():
+        found = {name: share or 0.0 for name, share in seen.of_class(number).items()}
+        rows.append(
+            {
+                "class": number,
+                "pixels": float(seen.labelled[number]),
+                "iou": found["iou"],
+                "f1": found["dice"],
+                "precision": found["precision"],
+                "sensitivity": found["sensitivity"],
+            }
+        )
+    return rows
 
 
 @dataclass
@@ -164,22 +131,22 @@ def write(
     identity = {"model": of_model(models.twin)}
     skips = settings.background == "skip"
 
-    def evaluated(scene: LabelledScene) -> ClassCounts | ValueSums:
+    def evaluated(scene: LabelledScene) -> Confusion | ValueSums:
         path = file_in(folder, f"{scene.name}.tif")
         scene_blocks.predict(model, scene.filled, path, outputs, identity, skips)
         sums = _compared(scene, RasterSource(path), outputs)
-        draw(folder, scene, RasterSource(path), outputs, sums.metrics())
+        draw(folder, scene, RasterSource(path), outputs, _metrics(sums))
         return sums
 
     rows = []
     for scene, sums in failure_log.results_of(scenes, evaluated, folder, settings.strict):
-        rows.append({"scene": scene.name, **sums.metrics()})
+        rows.append({"scene": scene.name, **_metrics(sums)})
         every.merge(sums)  # type: ignore[arg-type]
     run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
-    if isinstance(every, ClassCounts):
-        table = [row | {"class": names[int(row["class"])]} for row in every.of_classes()]
+    if isinstance(every, Confusion):
+        table = [row | {"class": names[int(row["class"])]} for row in class_rows(every)]
         run_folder.write_csv(folder / CLASSES, table)
-    results = {f"test_{key}": value for key, value in every.metrics().items()}
+    results = {f"test_{key}": value for key, value in _metrics(every).items()}
     peak = {} if "peak_bytes" in measured else {"peak_bytes": run_folder.memory_bytes()[1]}
     metrics = {**measured, **results, "scenes": len(rows), **peak}
     run_results.write_metrics(folder, settings, metrics)
@@ -234,13 +201,17 @@ def _sampled(
     return np.array(lines[0]), np.array(lines[1])
 
 
-def _nothing(outputs: Outputs) -> ClassCounts | ValueSums:
-    return ClassCounts.none(len(outputs.classes)) if outputs.classes else ValueSums()
+def _nothing(outputs: Outputs) -> Confusion | ValueSums:
+    return Confusion.empty(len(outputs.classes)) if outputs.classes else ValueSums()
+
+
+def _metrics(sums: Confusion | ValueSums) -> dict[str, float]:
+    return class_metrics(sums) if isinstance(sums, Confusion) else sums.metrics()
 
 
 def _compared(
     scene: LabelledScene, prediction: RasterSource, outputs: Outputs
-) -> ClassCounts | ValueSums:
+) -> Confusion | ValueSums:
     """Return the counts or sums of a scene, where its labels are known."""
     sums = _nothing(outputs)
     for labels, predictions in _strips(scene, prediction):
