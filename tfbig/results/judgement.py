@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tfbig.metrics import roc
 from tfbig.metrics.confusion import OVERLAPS, kappa_terms
 from tfbig.results import run_folder, shown
 from tfbig.survival import concordance
@@ -214,7 +215,7 @@ def _labels(columns: Mapping[str, Sequence[str]], names: Sequence[str]) -> dict[
 
     def auc(weights: Floats) -> Floats:
         areas = [
-            weighted_auc(positive[name], scores[name][known[name]], weights[:, known[name]])
+            roc.weighted_auc(positive[name], scores[name][known[name]], weights[:, known[name]])
             if known[name].any()
             else np.full(len(weights), np.nan)
             for name in names
@@ -239,7 +240,7 @@ def _classification(labels: npt.NDArray[np.int64], probabilities: Floats) -> dic
 
     def auc(weights: Floats) -> Floats:
         areas = [
-            weighted_auc(labels == number, probabilities[:, number], weights)
+            roc.weighted_auc(labels == number, probabilities[:, number], weights)
             for number in positives
         ]
         return np.asarray(np.mean(areas, axis=0))
@@ -249,27 +250,6 @@ def _classification(labels: npt.NDArray[np.int64], probabilities: Floats) -> dic
         "test_qwk": lambda weights: _kappa(labels, predicted, classes, weights),
         "test_auc": auc,
     }
-
-
-def weighted_auc(positive: npt.NDArray[np.bool_], scores: Floats, weights: Floats) -> Floats:
-    """Compute areas under the ROC curve of samples in which predictions count several times or not at all.
-
-    Args:
-        positive: Whether a prediction is of a positive, `[n]`.
-        scores: Scores `[n]`.
-        weights: How often each prediction counts, `[samples, n]`.
-
-    Returns:
-        The areas `[samples]`, as `tfbig.metrics.auc`; NaN for samples without positives or negatives.
-    """
-    order = np.argsort(scores, kind="stable")
-    _, starts = np.unique(scores[order], return_index=True)
-    weights = weights[:, order]
-    positives, negatives = (
-        np.add.reduceat(weights * chosen[order], starts, axis=1) for chosen in (positive, ~positive)
-    )
-    below = negatives.cumsum(1) - negatives / 2
-    return _divided((positives * below).sum(1), positives.sum(1) * negatives.sum(1))
 
 
 def _kappa(
