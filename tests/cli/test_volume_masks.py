@@ -72,9 +72,9 @@ def test_a_network_that_crops(tmp_path: Path) -> None:
         volume_masks.predict(model, ArrayVolume(samples()), Preparation(), tmp_path / "m.npy")
 
 
-def test_dice() -> None:
+def test_compared() -> None:
     labels = np.array([0, 1, 1, 2, 0, 1]).reshape(2, 3, 1)
     mask = np.array([0, 1, 2, 2, 0, 0]).reshape(2, 3, 1)
-    number = volume_masks.counts(ArrayVolume(labels), ArrayVolume(mask), 4)
-    assert number.tolist() == [[2, 1, 1, 0], [3, 1, 2, 0], [2, 3, 1, 0]]
-    assert volume_masks.dice(number) == [4 / 5, 2 / 4, 2 / 3, None]
+    seen = volume_masks.compared(ArrayVolume(labels), ArrayVolume(mask), 4)
+    assert seen.counts.tolist() == [[2, 0, 0, 0], [1, 1, 1, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
+    assert seen.dice() == [4 / 5, 2 / 4, 2 / 3, None]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from tfbig.metrics.roc import auc, auc_interval, macro_auc
+from tfbig.metrics.roc import auc, auc_interval, macro_auc, weighted_auc
 
 SAMPLES = st.lists(st.tuples(st.booleans(), st.integers(-3, 3)), min_size=2, max_size=40)
 
@@ -121,3 +121,16 @@ def test_auc_interval_of_few_samples():
     assert np.isnan(auc_interval([1, 1, 0, 0], [0.1, 0.2, 0.5, 0.9])).all()
     with pytest.raises(ValueError, match="level is 95, expected a number between 0 and 1"):
         auc_interval([0, 1], [0.1, 0.5], level=95)
+
+
+def test_weights_count_predictions_several_times():
+    """All sums are whole numbers or halves, so the areas are equal to the last bit."""
+    rng = np.random.default_rng(1)
+    labels, scores = rng.integers(0, 2, 40), rng.integers(0, 9, 40).astype(float)
+    weights = rng.integers(0, 4, (5, 40)).astype(float)
+    expected = [
+        auc(np.repeat(labels, w.astype(int)), np.repeat(scores, w.astype(int))) for w in weights
+    ]
+    actual = weighted_auc(labels == 1, scores, weights)
+    assert actual.tolist() == expected
+    assert np.isnan(weighted_auc(np.ones(3, bool), np.arange(3.0), np.ones((1, 3))))

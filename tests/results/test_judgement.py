@@ -75,19 +75,6 @@ def test_kappa_is_of_classes_with_an_order(
     assert ("test_qwk" in found) == has_order
 
 
-def test_weights_count_predictions_several_times() -> None:
-    rng = np.random.default_rng(1)
-    labels, scores = rng.integers(0, 2, 40), rng.integers(0, 9, 40).astype(float)
-    weights = rng.integers(0, 4, (5, 40)).astype(float)
-    expected = [
-        metrics.auc(np.repeat(labels, w.astype(int)), np.repeat(scores, w.astype(int)))
-        for w in weights
-    ]
-    actual = judgement.weighted_auc(labels == 1, scores, weights)
-    np.testing.assert_allclose(actual, expected, rtol=1e-12)
-    assert np.isnan(judgement.weighted_auc(np.ones(3, bool), np.arange(3.0), np.ones((1, 3))))
-
-
 def test_interval_of_an_accuracy_is_that_of_a_share(tmp_path: Path) -> None:
     """Near that of the normal distribution: 0.8 with a standard error of sqrt(0.8 * 0.2 / 400) = 0.02."""
     labels = np.arange(400) % 2

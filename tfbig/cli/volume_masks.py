@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tfbig import sources
 from tfbig.cli.data.prepared_volumes import Preparation
 from tfbig.errors import SourceError
+from tfbig.metrics.confusion import Confusion
 from tfbig.sources import Volume
 
 
@@ -60,30 +61,15 @@ def predict(
     return preparation.restored(prediction, volume)
 
 
-def counts(labels: Volume, mask: Volume, classes: int) -> npt.NDArray[np.int64]:
-    """Return how many voxels of each class are in both, predicted, and labelled, `[3, classes]`.
+def compared(labels: Volume, mask: Volume, classes: int) -> Confusion:
+    """Count the voxels of each class, plane by plane.
 
     Args:
         labels: `[D, H, W, 1]`.
         mask: `[D, H, W, 1]`, of the same grid.
         classes: Number of classes.
     """
-    total = np.zeros((3, classes), np.int64)
+    seen = Confusion.empty(classes)
     for plane in range(labels.shape[0]):
-        real, found = (v.read(plane, plane + 1).astype(np.int64).ravel() for v in (labels, mask))
-        for row, values in enumerate((real[real == found], found, real)):
-            total[row] += np.bincount(values, minlength=classes)
-    return total
-
-
-def dice(number: npt.NDArray[np.int64]) -> list[float | None]:
-    """Return Dice of each class from what `counts` returns, None where a class neither occurs nor is predicted.
-
-    Args:
-        number: `[3, classes]`.
-    """
-    both, predicted, labelled = number.tolist()
-    return [
-        2 * b / (p + r) if p + r else None
-        for b, p, r in zip(both, predicted, labelled, strict=True)
-    ]
+        seen.add(labels.read(plane, plane + 1), mask.read(plane, plane + 1))
+    return seen

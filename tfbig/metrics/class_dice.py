@@ -7,6 +7,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from tfbig.metrics.counts import dice_or, num_true, refuse_weights
+
 
 @keras.saving.register_keras_serializable(package="tfbig")
 class ClassDice(keras.metrics.Metric):
@@ -49,25 +51,21 @@ class ClassDice(keras.metrics.Metric):
         Raises:
             ValueError: `sample_weight` is not None.
         """
-        if sample_weight is not None:
-            raise ValueError(
-                f"metric '{self.name}' counts pixels and does not support sample weights. "
-                "List it under `metrics`, not `weighted_metrics`."
-            )
+        refuse_weights(self, "pixels", sample_weight)
         predicted = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
         labels = ops.reshape(ops.cast(y_true, "int32"), ops.shape(predicted))
         counts = []
         for label in range(1, self.classes):
             real, found = ops.equal(labels, label), ops.equal(predicted, label)
             both = ops.logical_and(real, found)
-            counts.append(ops.stack([_number(mask) for mask in (both, found, real)]))
+            counts.append(ops.stack([num_true(mask, (-1,)) for mask in (both, found, real)]))
         self.counts.assign_add(ops.stack(counts, axis=1))
 
     def result(self) -> Any:
         """Return the mean of the classes that occur, a scalar."""
         both, predicted, labelled = ops.unstack(ops.cast(self.counts, self.dtype), axis=0)
         total = predicted + labelled
-        dice = ops.where(total > 0, 2 * both / ops.maximum(total, 1), 0)
+        dice = dice_or(0, both, total)
         occur = ops.sum(ops.cast(total > 0, self.dtype))
         mean = ops.sum(dice) / ops.maximum(occur, 1)
         return ops.where(occur > 0, mean, ops.ones_like(mean))
@@ -75,8 +73,3 @@ class ClassDice(keras.metrics.Metric):
     def get_config(self) -> dict[str, Any]:
         """Return the configuration for serialisation."""
         return {**super().get_config(), "classes": self.classes}
-
-
-def _number(mask: Any) -> Any:
-    """Return how many elements are true, int64; sums within the last axis are exact up to 2**24."""
-    return ops.sum(ops.cast(ops.sum(ops.cast(mask, "float32"), axis=-1), "int64"))

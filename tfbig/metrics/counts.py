@@ -9,6 +9,8 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from tfbig.metrics.confusion import kappa_terms
+
 
 @keras.saving.register_keras_serializable(package="tfbig")
 class Dice(keras.metrics.Metric):
@@ -50,22 +52,18 @@ class Dice(keras.metrics.Metric):
         Raises:
             ValueError: `sample_weight` is not None.
         """
-        if sample_weight is not None:
-            raise ValueError(
-                f"metric '{self.name}' counts pixels and does not support sample weights. "
-                "List it under `metrics`, not `weighted_metrics`."
-            )
+        refuse_weights(self, "pixels", sample_weight)
         labelled = ops.greater(ops.cast(y_true, "float32"), 0.5)
         predicted = ops.greater(y_pred, ops.cast(self.threshold, y_pred.dtype))
-        self.both.assign_add(_num_true(ops.logical_and(labelled, predicted)))
-        self.predicted.assign_add(_num_true(predicted))
-        self.labelled.assign_add(_num_true(labelled))
+        self.both.assign_add(num_true(ops.logical_and(labelled, predicted)))
+        self.predicted.assign_add(num_true(predicted))
+        self.labelled.assign_add(num_true(labelled))
 
     def result(self) -> Any:
         """Return the Dice coefficient of all pixels so far, a scalar."""
         both = ops.cast(self.both, self.dtype)
         total = ops.cast(self.predicted + self.labelled, self.dtype)
-        return ops.where(total > 0, 2 * both / ops.maximum(total, 1), ops.ones_like(total))
+        return dice_or(ops.ones_like(total), both, total)
 
     def get_config(self) -> dict[str, Any]:
         """Return the configuration for serialisation."""
@@ -138,11 +136,7 @@ class ConfusionMatrix(keras.metrics.Metric):
             tf.errors.InvalidArgumentError: A label is not a class. XLA does not compile assertions:
                 there such a sample is ignored instead.
         """
-        if sample_weight is not None:
-            raise ValueError(
-                f"metric '{self.name}' counts samples and does not support sample weights. "
-                "List it under `metrics`, not `weighted_metrics`."
-            )
+        refuse_weights(self, "samples", sample_weight)
         labels = self._labels(ops.convert_to_tensor(y_true))
         predicted = self._predicted(ops.convert_to_tensor(y_pred))
         # Sums of zeros and ones in float32 are exact for batches of up to 2**24 samples.
@@ -234,17 +228,27 @@ class QuadraticWeightedKappa(ConfusionMatrix):
 
     def result(self) -> Any:
         """Return kappa of all samples so far, a scalar."""
-        observed = ops.cast(self.counts, "float64")
-        expected = ops.sum(observed, 1)[:, None] * ops.sum(observed, 0)  # sum(O) times E
-        ranks = ops.arange(self.classes, dtype="float64")
-        weights = (ranks[:, None] - ranks) ** 2  # (classes - 1)**2 times w, which cancels
-        errors = ops.sum(weights * observed) * ops.sum(observed)
-        chance = ops.sum(weights * expected)
+        terms = kappa_terms(ops.cast(self.counts, "float64"))  # (classes - 1)**2 of w cancels
+        errors, chance = (ops.squeeze(term) for term in terms)
         kappa = 1 - errors / ops.where(chance > 0, chance, 1)
         return ops.cast(ops.where(chance > 0, kappa, 0), self.dtype)
 
 
-def _num_true(mask: Any) -> Any:
-    """Count the true elements as int64: float32 sums within rows, exact for rows of up to 2**24."""
-    rows = ops.sum(ops.cast(mask, "float32"), axis=(-2, -1))
+def refuse_weights(metric: keras.metrics.Metric, counted: str, sample_weight: Any) -> None:
+    """Raise a ValueError if there are sample weights: counts have none."""
+    if sample_weight is not None:
+        raise ValueError(
+            f"metric '{metric.name}' counts {counted} and does not support sample weights. "
+            "List it under `metrics`, not `weighted_metrics`."
+        )
+
+
+def num_true(mask: Any, axes: tuple[int, ...] = (-2, -1)) -> Any:
+    """Count the true elements as int64: float32 sums along some axes, exact for rows of up to 2**24."""
+    rows = ops.sum(ops.cast(mask, "float32"), axis=axes)
     return ops.sum(ops.cast(rows, "int64"))
+
+
+def dice_or(empty: Any, both: Any, total: Any) -> Any:
+    """Compute `2 both / total`, with `total = predicted + labelled`; `empty` where that is 0."""
+    return ops.where(total > 0, 2 * both / ops.maximum(total, 1), empty)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm, rankdata
+from scipy.stats import norm
 
 
 def auc(labels: Any, scores: Any) -> float:
@@ -13,9 +13,8 @@ def auc(labels: Any, scores: Any) -> float:
 
         auc = mean over pairs (p, n) of (scores[p] > scores[n]) + (scores[p] == scores[n]) / 2
 
-    with `p` a positive and `n` a negative sample. It is computed from the ranks of the scores (Mann
-    and Whitney, "On a test of whether one of two random variables is stochastically larger than
-    the other", 1947), without a choice of thresholds.
+    with `p` a positive and `n` a negative sample (Mann and Whitney, "On a test of whether one of two
+    random variables is stochastically larger than the other", 1947), without a choice of thresholds.
 
     Args:
         labels: Labels `[n]`, each False or True, or 0 or 1.
@@ -39,13 +38,9 @@ def auc(labels: Any, scores: Any) -> float:
     if not np.isin(labels, (0, 1)).all():
         raise ValueError(f"auc: labels are {np.unique(labels)}, expected 0 and 1 only.")
     _refuse_nan("auc", scores)
-    positive = labels == 1
-    num_positive = int(positive.sum())
-    num_pairs = num_positive * (labels.size - num_positive)
-    if num_pairs == 0:
-        return float("nan")
-    rank_sum = rankdata(scores)[positive].sum()  # ranks from 1, ties share their mean
-    return float((rank_sum - num_positive * (num_positive + 1) / 2) / num_pairs)
+    positive, negative = scores[labels == 1], scores[labels == 0]
+    num_pairs = len(positive) * len(negative)
+    return float(num_below(negative, positive).sum() / num_pairs) if num_pairs else float("nan")
 
 
 def auc_interval(labels: Any, scores: Any, level: float = 0.95) -> tuple[float, float]:
@@ -83,7 +78,10 @@ def auc_interval(labels: Any, scores: Any, level: float = 0.95) -> tuple[float, 
     positive, negative = scores[labels == 1], scores[labels == 0]
     if min(len(positive), len(negative)) < 2:
         return float("nan"), float("nan")
-    shares = _share_below(negative, positive), 1 - _share_below(positive, negative)
+    shares = (
+        num_below(negative, positive) / len(negative),
+        1 - num_below(positive, negative) / len(positive),
+    )
     variance = sum(values.var(ddof=1) / len(values) for values in shares)
     if variance == 0:
         return float("nan"), float("nan")
@@ -91,12 +89,44 @@ def auc_interval(labels: Any, scores: Any, level: float = 0.95) -> tuple[float, 
     return max(area - reach, 0.0), min(area + reach, 1.0)
 
 
-def _share_below(values: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return the share of values below each place, ties counted half."""
+def num_below(values: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Count the values below each place; those that equal it count half.
+
+    Args:
+        values: Values `[n]`, none of them NaN.
+        places: Places `[m]`.
+
+    Returns:
+        Counts `[m]`, float64 and exact.
+    """
     ordered = np.sort(values)
     below, up_to = (np.searchsorted(ordered, places, side) for side in ("left", "right"))
-    shares: np.ndarray = (below + up_to) / (2 * len(values))
-    return shares
+    counts: np.ndarray = (below + up_to) / 2
+    return counts
+
+
+def weighted_auc(positive: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Compute the `auc` of many samples of the same predictions at once, such as those of a bootstrap.
+
+    Args:
+        positive: Whether a prediction is of a positive, `[n]`.
+        scores: Scores `[n]`.
+        weights: How often each prediction counts in each sample, `[samples, n]`.
+
+    Returns:
+        The areas `[samples]`; NaN for samples without positives or negatives.
+    """
+    order = np.argsort(scores, kind="stable")
+    _, starts = np.unique(scores[order], return_index=True)
+    weights = weights[:, order]
+    positives, negatives = (
+        np.add.reduceat(weights * chosen[order], starts, axis=1) for chosen in (positive, ~positive)
+    )
+    below = negatives.cumsum(1) - negatives / 2
+    pairs = positives.sum(1) * negatives.sum(1)
+    undefined = np.full(len(pairs), np.nan)
+    areas: np.ndarray = np.divide((positives * below).sum(1), pairs, undefined, where=pairs != 0)
+    return areas
 
 
 def macro_auc(labels: Any, probabilities: Any) -> float:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tfbig.metrics import roc
+from tfbig.metrics.confusion import OVERLAPS, kappa_terms
 from tfbig.results import run_folder, shown
 from tfbig.survival import concordance
 
@@ -23,7 +25,6 @@ ENDS = ("_low", "_high")
 """Endings of the metrics of a run that are ends of an interval."""
 _ITEMS = ("bag", "image", "scene", "slide", "volume")
 """Columns of `predictions.csv` that name what was predicted."""
-_OVERLAPS = ("dice", "iou", "precision", "sensitivity")
 _OVERLAP_OF_A_CLASS = "dice_"
 
 
@@ -171,7 +172,7 @@ def _measures(rows: Rows) -> dict[str, Measure]:
         labels = np.array([classes.index(label) for label in columns["label"]])
         return shown.results(_classification(labels, probabilities), classes)
     overlaps = [
-        name for name in columns if name in _OVERLAPS or name.startswith(_OVERLAP_OF_A_CLASS)
+        name for name in columns if name in OVERLAPS or name.startswith(_OVERLAP_OF_A_CLASS)
     ]
     return {f"test_{name}": _mean(columns[name]) for name in overlaps if any(columns[name])}
 
@@ -214,7 +215,7 @@ def _labels(columns: Mapping[str, Sequence[str]], names: Sequence[str]) -> dict[
 
     def auc(weights: Floats) -> Floats:
         areas = [
-            weighted_auc(positive[name], scores[name][known[name]], weights[:, known[name]])
+            roc.weighted_auc(positive[name], scores[name][known[name]], weights[:, known[name]])
             if known[name].any()
             else np.full(len(weights), np.nan)
             for name in names
@@ -239,7 +240,7 @@ def _classification(labels: npt.NDArray[np.int64], probabilities: Floats) -> dic
 
     def auc(weights: Floats) -> Floats:
         areas = [
-            weighted_auc(labels == number, probabilities[:, number], weights)
+            roc.weighted_auc(labels == number, probabilities[:, number], weights)
             for number in positives
         ]
         return np.asarray(np.mean(areas, axis=0))
@@ -251,37 +252,14 @@ def _classification(labels: npt.NDArray[np.int64], probabilities: Floats) -> dic
     }
 
 
-def weighted_auc(positive: npt.NDArray[np.bool_], scores: Floats, weights: Floats) -> Floats:
-    """Compute areas under the ROC curve of samples in which predictions count several times or not at all.
-
-    Args:
-        positive: Whether a prediction is of a positive, `[n]`.
-        scores: Scores `[n]`.
-        weights: How often each prediction counts, `[samples, n]`.
-
-    Returns:
-        The areas `[samples]`, as `tfbig.metrics.auc`; NaN for samples without positives or negatives.
-    """
-    order = np.argsort(scores, kind="stable")
-    _, starts = np.unique(scores[order], return_index=True)
-    weights = weights[:, order]
-    positives, negatives = (
-        np.add.reduceat(weights * chosen[order], starts, axis=1) for chosen in (positive, ~positive)
-    )
-    below = negatives.cumsum(1) - negatives / 2
-    return _divided((positives * below).sum(1), positives.sum(1) * negatives.sum(1))
-
-
 def _kappa(
     labels: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], classes: int, weights: Floats
 ) -> Floats:
     """Return the quadratic weighted kappa of each sample."""
     cells = np.eye(classes**2)[labels * classes + predicted]
     counts = (weights @ cells).reshape(-1, classes, classes)
-    distance = np.subtract.outer(np.arange(classes), np.arange(classes)) ** 2
-    expected = np.einsum("si,sj,ij->s", counts.sum(2), counts.sum(1), distance)
-    observed = np.einsum("sij,ij->s", counts, distance) * weights.sum(1)
-    return 1 - _divided(observed, expected)
+    errors, chance = (term.ravel() for term in kappa_terms(counts))
+    return 1 - _divided(errors, chance)
 
 
 def _divided(dividend: Any, divisor: Any) -> Floats:

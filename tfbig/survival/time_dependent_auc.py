@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tfbig.metrics import roc
 from tfbig.survival.observations import observed, risks_of
 
 
@@ -72,7 +73,5 @@ def under_observation(times: np.ndarray, events: np.ndarray) -> np.ndarray:
 def _auc(risks: np.ndarray, controls: np.ndarray, cases: np.ndarray, weights: np.ndarray) -> float:
     if not controls.any() or not cases.any():
         return float("nan")
-    ordered = np.sort(risks[controls])
-    below, up_to = (np.searchsorted(ordered, risks[cases], side) for side in ("left", "right"))
-    shares = (below + up_to) / (2 * len(ordered))  # of controls with lower risks, ties counted half
+    shares = roc.num_below(risks[controls], risks[cases]) / controls.sum()
     return float(np.average(shares, weights=weights[cases]))

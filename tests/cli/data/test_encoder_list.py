@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tfbig.cli.data import bags, encoder_list
+from tfbig.cli.data import encoder_list
+from tfbig.cli.data.tile_selection import TILE
 from tfbig.cli.settings import choices
 from tfbig.models import encoders
 from tfbig.models.pathology_encoders import PATHOLOGY_ENCODERS
@@ -31,7 +32,7 @@ def test_every_encoder_has_a_row() -> None:
 )
 def test_networks_of_imagenet(name: str) -> None:
     """The encoders of pathology are compared in `models/test_pathology_encoders.py`."""
-    model = encoders.make(name, (bags.TILE, bags.TILE, 3))
+    model = encoders.make(name, (TILE, TILE, 3))
     assert (model.output_shape[-1], model.count_params()) == (
         ROWS[name].width,
         ROWS[name].parameters,

@@ -47,3 +47,31 @@ def test_edge(tmp_path: Path) -> None:
     assert corners(26) == [0, 100, 150]
     assert corners(49) == [0, 100, 150]
     assert corners(50) == [0, 100]
+
+
+def test_pixels_of_tiles(tmp_path: Path) -> None:
+    """Tiles are read only if their pixels decide, and have to pass each check."""
+    pixels = np.full((100, 400, 3), 128, np.uint8)
+    pixels[::2, 100:] = 200  # sharp
+    pixels[:, 200:300] = (0, 40, 0)  # pen
+    pixels[:, 300:] = 255  # glass
+    pixels[::2, 300:] = 240
+    np.save(tmp_path / "a.npy", pixels)
+    slide = open_slide(tmp_path / "a.npy")
+    seen: list[tuple[int, int]] = []
+
+    def left(rule: Selection) -> list[int]:
+        coords = rule.tiles(slide, 1.0, None, lambda *counts: seen.append(counts))
+        return coords.coords[:, 0].tolist()
+
+    assert (left(Selection(100, "none", 0.6)), seen) == ([0, 100, 200, 300], [])
+    assert left(Selection(100, "grey-tiles", 0.6)) == [0, 100, 200]
+    assert left(Selection(100, "none", 0.6, min_sharpness=20)) == [100, 300]
+    assert left(Selection(100, "none", 0.6, max_pen=0.1)) == [0, 100, 300]
+    assert left(Selection(100, "grey-tiles", 0.6, min_sharpness=20, max_pen=0.1)) == [100]
+    assert seen == [(4, 4)] * 4
+
+
+def test_tiles_that_overlap_wholly() -> None:
+    with pytest.raises(SourceError, match=r"^--overlap 100: expected less than --tile 100\.$"):
+        Selection(100, "none", 0.6, overlap=100)

@@ -6,29 +6,28 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from tfbig.cli.tasks.scene_results import ClassCounts, ValueSums
+from tfbig.cli.tasks.scene_results import ValueSums, class_metrics, class_rows
+from tfbig.metrics.confusion import Confusion
 
 
 def test_classes() -> None:
     rng = np.random.default_rng(0)
     truth, found = rng.integers(0, 4, 500), rng.integers(0, 5, 500)
-    one, two = ClassCounts.none(300), ClassCounts.none(300)
-    one.add(truth[:200], found[:200])
-    two.add(truth[200:].astype("float32"), found[200:].astype("uint16"))
-    one.merge(two)
+    seen = Confusion.empty(300)
+    seen.add(truth.astype("float32"), found.astype("uint16"))
     expected = {
         "accuracy": metrics.accuracy_score(truth, found),
         "miou": metrics.jaccard_score(truth, found, average="macro"),
         "mf1": metrics.f1_score(truth, found, average="macro"),
     }
-    assert one.metrics() == pytest.approx(expected)
-    rows = one.of_classes()
+    assert class_metrics(seen) == pytest.approx(expected)
+    rows = class_rows(seen)
     assert [row["class"] for row in rows] == [0, 1, 2, 3, 4]
     precision = metrics.precision_score(truth, found, average=None)
     assert [row["precision"] for row in rows] == pytest.approx(precision)
     sensitivity = metrics.recall_score(truth, found, average=None, zero_division=0)
     assert [row["sensitivity"] for row in rows] == pytest.approx(sensitivity)
-    assert ClassCounts.none(3).metrics() == {}
+    assert class_metrics(Confusion.empty(3)) == {}
 
 
 def test_values() -> None:

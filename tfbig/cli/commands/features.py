@@ -9,11 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tfbig import SourceError
 from tfbig.cli import paths, slide_batch, tile_encoder
-from tfbig.cli.data import bags, encoder_list, tile_coords
+from tfbig.cli.data import encoder_list, tile_coords
 from tfbig.cli.data.feature_table import FeatureTable, totals
-from tfbig.cli.data.tile_selection import Selection
+from tfbig.cli.data.tile_selection import MIN_TISSUE, MPP, TILE, Selection
 from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.tasks import encoder_weights
 from tfbig.models.pathology_encoders import PATHOLOGY_ENCODERS
@@ -97,7 +96,8 @@ class Encoding:
         self.pixels: dict[Path, Mpp | None] = {}
         settings = encoder_weights.with_scale(settings)
         settings = replace(settings, weights_sha256=tile_encoder.checksum(settings))
-        self.settings = _with_tiles(settings)
+        self.settings = settings = _with_tiles(settings)
+        self.selection = None if settings.coords else _selection(settings)
         self.table = FeatureTable(settings.out, settings.slides)
 
     @cached_property
@@ -157,39 +157,32 @@ class Encoding:
 
     def _coords(self, path: Path, slide: Slide) -> Coords:
         """Return the tiles of a file in `--coords`, or those that hold tissue."""
-        settings = self.settings
-        if settings.coords is None:
-            assert settings.tile is not None
-            share = settings.min_tissue or 0.0
-            selection = Selection(
-                settings.tile, settings.tissue, share, settings.edge, settings.overlap
-            )
-            resolution = slide_batch.resolution(settings)
-            coords = selection.find(slide, slide.step(**resolution))
-            made_with: dict[str, float] = slide_batch.asked_resolution(settings) | {
-                "min_tissue": share
-            }
-            return replace(coords, made_with=made_with)
-        file = tile_coords.file_of(settings.coords, path)
-        return tile_coords.of_slide(file, slide, self.asked, self._asked_size)
+        if self.selection is None:
+            file = tile_coords.file_of(self.settings.coords or "", path)
+            return tile_coords.of_slide(file, slide, self.asked, self._asked_size)
+        resolution = slide_batch.asked_resolution(self.settings)
+        coords = self.selection.find(slide, slide.step(**resolution))
+        return replace(coords, made_with=resolution | {"min_tissue": self.selection.min_tissue})
 
 
 def _with_tiles(settings: FeaturesSettings) -> FeaturesSettings:
-    """Return the settings with the tiles of the encoder where no flag and no file of `--coords` says others.
-
-    Raises:
-        SourceError: Tiles overlap by their whole size.
-    """
+    """Return the settings with the tiles of the encoder where no flag and no file of `--coords` says others."""
     if settings.coords is not None:
         return settings
     entry = PATHOLOGY_ENCODERS.get(settings.encoder)
-    size, mpp = (bags.TILE, bags.MPP) if entry is None else (entry.tile, entry.mpp)
-    tile = settings.tile or size
-    if settings.overlap >= tile:
-        raise SourceError(f"--overlap {settings.overlap}: expected less than --tile {tile}.")
-    share = bags.MIN_TISSUE if settings.min_tissue is None else settings.min_tissue
+    size, mpp = (TILE, MPP) if entry is None else (entry.tile, entry.mpp)
+    share = MIN_TISSUE if settings.min_tissue is None else settings.min_tissue
     settings = slide_batch.with_resolution(settings, mpp=mpp)
-    return replace(settings, tile=tile, min_tissue=share)
+    return replace(settings, tile=settings.tile or size, min_tissue=share)
+
+
+def _selection(settings: FeaturesSettings) -> Selection:
+    """Return the rule for tiles, from settings without gaps."""
+    assert settings.tile is not None
+    assert settings.min_tissue is not None
+    return Selection(
+        settings.tile, settings.tissue, settings.min_tissue, settings.edge, settings.overlap
+    )
 
 
 def _sides(size: int) -> str:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from tfbig import SourceError
 from tfbig.cli import messages, slide_batch
 from tfbig.cli.data import background, slide_folders
+from tfbig.cli.data.tile_selection import MPP, Selection
 from tfbig.cli.settings import choices
 from tfbig.cli.settings.slide_settings import TileSettings
 from tfbig.results import figures, geojson, heatmap, outlines, slide_viewer
@@ -21,11 +19,7 @@ from tfbig.sources.names import title_of
 from tfbig.sources.slides.slide import Slide
 from tfbig.system import progress
 from tfbig.system.output_folder import file_in
-from tfbig.tissue import tiling
-from tfbig.tissue.masks import METHODS, Tissue, find_tissue
-
-Tiles: TypeAlias = npt.NDArray[Any]
-"""Pixels of tiles, `[n, rows, columns, channels]`."""
+from tfbig.tissue.masks import Tissue
 
 
 def run(settings: TileSettings) -> int:
@@ -42,11 +36,17 @@ def work(settings: TileSettings) -> slide_batch.Work[TileSettings]:
     Raises:
         SourceError: Flags contradict each other.
     """
-    settings = slide_batch.with_resolution(settings, mpp=0.5)
-    if settings.overlap >= settings.tile:
-        raise SourceError(
-            f"--overlap {settings.overlap}: expected less than --tile {settings.tile}."
-        )
+    settings = slide_batch.with_resolution(settings, mpp=MPP)
+    selection = Selection(
+        settings.tile,
+        settings.tissue,
+        settings.min_tissue,
+        settings.edge,
+        settings.overlap,
+        settings.dark,
+        settings.min_sharpness,
+        settings.max_pen,
+    )
     if settings.outline_classes and settings.tissue in choices.TISSUE:
         raise SourceError(
             f"--outline-classes: no outlines are read with --tissue {settings.tissue}. Remove it, or use --tissue FILE."
@@ -57,26 +57,18 @@ def work(settings: TileSettings) -> slide_batch.Work[TileSettings]:
         return file_in(folder, f"{title_of(path)}.h5").exists()  # written last
 
     return slide_batch.Work(
-        "tile", settings, lambda path, slide: _tile(path, slide, settings), finished
+        "tile", settings, lambda path, slide: _tile(path, slide, settings, selection), finished
     )
 
 
-def _tile(path: Path, slide: Slide, settings: TileSettings) -> str:
+def _tile(path: Path, slide: Slide, settings: TileSettings, selection: Selection) -> str:
     if settings.dry_run:
         return f"{slide.describe()}: would be tiled at {slide.at(**slide_batch.resolution(settings)).shape}"
-    tissue = _tissue(path, slide, settings)
+    drawn = settings.tissue not in choices.TISSUE
+    tissue = _drawn_tissue(path, slide, settings) if drawn else selection.mask(slide)
+    step = slide.step(**slide_batch.resolution(settings))
     with progress.reporting(path.name, "tile") as ticked:
-        coords = tiling.tile(
-            slide,
-            settings.tile,
-            step=slide.step(**slide_batch.resolution(settings)),
-            overlap=settings.overlap,
-            edge=settings.edge,
-            tissue=tissue,
-            smallest_share=settings.min_tissue,
-            keep=_keep(settings),
-            ticked=ticked,
-        )
+        coords = selection.tiles(slide, step, tissue, ticked)
     name, folder = title_of(path), Path(settings.out)
     count = len(coords.coords)
     figures.tiles(file_in(folder, f"{name}.png"), slide, coords, f"{name}: {count} tiles", tissue)
@@ -91,12 +83,8 @@ def _tile(path: Path, slide: Slide, settings: TileSettings) -> str:
     return f"{path.name}: {count} tiles of {size}{share}"
 
 
-def _tissue(path: Path, slide: Slide, settings: TileSettings) -> Tissue | None:
-    """Return the tissue as the flags ask for it, or None if tiles are not selected by it."""
-    if settings.tissue in ("none", "grey-tiles"):
-        return None
-    if settings.tissue in METHODS:
-        return find_tissue(slide, settings.tissue, dark=settings.dark)
+def _drawn_tissue(path: Path, slide: Slide, settings: TileSettings) -> Tissue:
+    """Return the tissue in the outlines that `--tissue` names."""
     file = Path(settings.tissue)
     if file.is_dir():
         name = title_of(path)
@@ -135,22 +123,3 @@ def _overlays(coords: Coords, tissue: Tissue | None, slide: Slide) -> list[slide
         "tissue", tissue.mask, ("", "tissue"), height=1.0, opacity=0.0, colours=[figures.TISSUE]
     )
     return [tiles, outline]
-
-
-def _keep(settings: TileSettings) -> Callable[[Tiles], npt.NDArray[np.bool_]] | None:
-    """Return the function that selects tiles by their pixels, or None if no flag needs pixels."""
-    checks: list[Callable[[Tiles], npt.NDArray[np.bool_]]] = []
-    if settings.tissue == "grey-tiles":
-        checks.append(lambda tiles: tiling.grey_share(tiles) >= settings.min_tissue)
-    if (sharpness := settings.min_sharpness) is not None:
-        checks.append(lambda tiles: tiling.sharpness(tiles) >= sharpness)
-    if (most := settings.max_pen) is not None:
-        checks.append(lambda tiles: tiling.pen_share(tiles) <= most)
-
-    def keep(tiles: Tiles) -> npt.NDArray[np.bool_]:
-        passes = checks[0](tiles)
-        for check in checks[1:]:
-            passes &= check(tiles)
-        return passes
-
-    return keep if checks else None

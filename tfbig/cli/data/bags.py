@@ -16,7 +16,7 @@ from tfbig import SourceError, mil
 from tfbig.cli.data import cohort, drawn_splits, splits, stain, target_columns, tile_coords
 from tfbig.cli.data.scales import SAME
 from tfbig.cli.data.splits import SPLITS, Data, Row
-from tfbig.cli.data.tile_selection import Selection
+from tfbig.cli.data.tile_selection import MIN_TISSUE, MPP, TILE, Selection
 from tfbig.cli.settings.tasks import MILSettings
 from tfbig.datasets.digits import read_digits
 from tfbig.mil import generate
@@ -25,8 +25,6 @@ from tfbig.sources.resolution import one_size
 
 Pool = tuple[Bag, npt.NDArray[Any]]
 """Instances and their classes."""
-TILE, MPP, MIN_TISSUE = 256, 0.5, 0.6
-"""Default size, micrometres per pixel and smallest share of tissue of tiles, as in `tfbig tile`."""
 
 
 def load(settings: MILSettings) -> Data:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from tfbig.cli.data import bags
+from tfbig.cli.data.tile_selection import MPP, TILE
 from tfbig.cli.settings import choices
 from tfbig.models import pretrained
 from tfbig.models.pathology_encoders import PATHOLOGY_ENCODERS
@@ -61,7 +61,7 @@ def _of_imagenet(name: str) -> Row:
     licence = (BSD if ".tv_" in weights else APACHE) if weights else ""
     mean, std = pretrained.IMAGENET_MEAN, pretrained.IMAGENET_STD
     width, parameters = _WIDTH_AND_PARAMETERS[name]
-    return Row(name, width, bags.TILE, bags.MPP, mean, std, parameters, licence, weights)
+    return Row(name, width, TILE, MPP, mean, std, parameters, licence, weights)
 
 
 def _of_pathology(name: str) -> Row:

@@ -1,18 +1,27 @@
-"""Tiles of a slide as training and prediction find them, where no file of coordinates names them."""
+"""Tiles of a slide as `tfbig tile`, training and prediction find them, where no file of coordinates names them."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tfbig.cli import messages
+from tfbig.errors import SourceError
 from tfbig.sources import Coords, Slide
 from tfbig.tissue import tiling
 from tfbig.tissue.masks import METHODS, Tissue, find_tissue
+
+TILE, MPP, MIN_TISSUE = 256, 0.5, 0.6
+"""Default size, micrometres per pixel and smallest share of tissue of tiles."""
+
+Tiles: TypeAlias = npt.NDArray[Any]
+"""Pixels of tiles, `[n, rows, columns, channels]`."""
+Passes: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -21,10 +30,16 @@ class Selection:
 
     Attributes:
         size: Rows and columns of a tile.
-        tissue: Way to find tissue, one of `choices.TISSUE`.
+        tissue: Way to find tissue, one of `choices.TISSUE`, or a file of outlines, which the caller reads.
         min_tissue: Smallest share of tissue in a tile.
         edge: Pixels that may be left at the end of a row or column without another tile.
         overlap: Pixels that neighbouring tiles share.
+        dark: Whether the background is dark.
+        min_sharpness: Smallest variance of the Laplacian of a tile, or None for any.
+        max_pen: Largest share of pen marks in a tile, or None for any.
+
+    Raises:
+        SourceError: Tiles overlap by their whole size.
     """
 
     size: int
@@ -32,9 +47,16 @@ class Selection:
     min_tissue: float
     edge: int = 0
     overlap: int = 0
+    dark: bool = False
+    min_sharpness: float | None = None
+    max_pen: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.overlap >= self.size:
+            raise SourceError(f"--overlap {self.overlap}: expected less than --tile {self.size}.")
 
     def find(self, slide: Slide, step: float) -> Coords:
-        """Return the tiles of a slide, and print a warning if its tissue is uncertain.
+        """Find the tiles of a slide, and print a warning if its tissue is uncertain.
 
         Args:
             slide: The slide.
@@ -43,26 +65,60 @@ class Selection:
         Raises:
             SourceError: No tile has enough tissue.
         """
+        tissue = self.mask(slide)
+        if tissue and (warning := messages.uncertain_tissue(tissue.agreement, messages.LOOK)):
+            print(f"{slide.title}: tissue {warning}", file=sys.stderr)
+        return self.tiles(slide, step, tissue)
+
+    def mask(self, slide: Slide) -> Tissue | None:
+        """Find the tissue of a slide; None if tiles are not selected by it."""
+        return find_tissue(slide, self.tissue, dark=self.dark) if self.tissue in METHODS else None
+
+    def tiles(
+        self,
+        slide: Slide,
+        step: float,
+        tissue: Tissue | None,
+        ticked: Callable[[int, int], object] | None = None,
+    ) -> Coords:
+        """Find the tiles of a slide whose tissue is known.
+
+        Args:
+            slide: The slide.
+            step: As in `find`.
+            tissue: The tissue, or None to select all tiles.
+            ticked: Called with the number of tiles that were read, and of all tiles.
+
+        Raises:
+            SourceError: As in `find`.
+        """
         return tiling.tile(
             slide,
             self.size,
             step=step,
             overlap=self.overlap,
             edge=self.edge,
-            tissue=self._mask(slide),
+            tissue=tissue,
             smallest_share=self.min_tissue,
-            keep=self._has_grey if self.tissue == "grey-tiles" else None,
+            keep=self._keep if self._needs_pixels else None,
+            ticked=ticked,
         )
 
-    def _mask(self, slide: Slide) -> Tissue | None:
-        """Return the tissue of a slide, or None if tiles are not selected by it."""
-        if self.tissue not in METHODS:
-            return None
-        tissue = find_tissue(slide, self.tissue)
-        if warning := messages.uncertain_tissue(tissue.agreement, messages.LOOK):
-            print(f"{slide.title}: tissue {warning}", file=sys.stderr)
-        return tissue
+    @property
+    def _needs_pixels(self) -> bool:
+        return (
+            self.tissue == "grey-tiles"
+            or self.min_sharpness is not None
+            or self.max_pen is not None
+        )
 
-    def _has_grey(self, tiles: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        enough: npt.NDArray[np.bool_] = tiling.grey_share(tiles) >= self.min_tissue
-        return enough
+    def _keep(self, tiles: Tiles) -> Passes:
+        """Return which tiles have enough grey pixels, are sharp and have no pen marks."""
+        passes: Passes = np.ones(len(tiles), bool)
+        if self.tissue == "grey-tiles":
+            passes &= tiling.grey_share(tiles) >= self.min_tissue
+        if self.min_sharpness is not None:
+            passes &= tiling.sharpness(tiles) >= self.min_sharpness
+        if self.max_pen is not None:
+            passes &= tiling.pen_share(tiles) <= self.max_pen
+        return passes

@@ -10,8 +10,8 @@ import numpy as np
 
 from tfbig import SourceError, mil, sources
 from tfbig.cli import machine, slide_batch
-from tfbig.cli.data import background, bags, cohort, scales, splits, stain, tile_coords
-from tfbig.cli.data.tile_selection import Selection
+from tfbig.cli.data import background, cohort, scales, splits, stain, tile_coords
+from tfbig.cli.data.tile_selection import MIN_TISSUE, MPP, Selection
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.results import Config
 from tfbig.cli.settings import choices
@@ -48,7 +48,7 @@ class Bags:
             classes=results.names_of(self.target),
             min_tissue=_min_tissue(settings, config),
         )
-        default = {} if settings.coords else {"mpp": bags.MPP}
+        default = {} if settings.coords else {"mpp": MPP}
         settings = results.with_resolution(settings, config, **default)
         self.settings = settings
         self.resolution = slide_batch.asked_resolution(settings)
@@ -131,7 +131,7 @@ def _min_tissue(settings: PredictSettings, config: Config) -> float:
     """Return the smallest share of tissue in a tile: that of the flag, of the run, or the default."""
     if settings.min_tissue is not None:
         return settings.min_tissue
-    share: float = config.get("min_tissue") or bags.MIN_TISSUE
+    share: float = config.get("min_tissue") or MIN_TISSUE
     return share
 
 

@@ -21,6 +21,7 @@ from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentation
 from tfbig.cli.tasks import encoder_weights, segmentation_results
 from tfbig.cli.tasks.dense_task import DenseTask, Judged
 from tfbig.cli.tasks.task import Curve, Models
+from tfbig.metrics.confusion import OVERLAPS
 from tfbig.models import encoders
 from tfbig.models.patch_decoder import patch_decoder
 from tfbig.patchgd import PatchGDSegmentation
@@ -35,7 +36,7 @@ COMPARED = ("background", "correct", "false", "missed")
 class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings, Data]):
     """Training and evaluation with `--task patchgd-segmentation`."""
 
-    means = segmentation_results.OVERLAPS
+    means = OVERLAPS
 
     def resolved(self, settings: PatchGDSegmentationSettings) -> PatchGDSegmentationSettings:
         """Return the settings with the scale of pixels, after checking that they fit each other.

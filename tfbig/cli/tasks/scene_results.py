@@ -16,6 +16,7 @@ from tfbig.cli.identity import of_model
 from tfbig.cli.scene_blocks import Outputs
 from tfbig.cli.settings.scene_settings import SceneSettings
 from tfbig.cli.tasks.task import Models
+from tfbig.metrics.confusion import Confusion
 from tfbig.results import run_folder, scene_pictures, slide_viewer
 from tfbig.sources.scenes.raster import RasterSource
 from tfbig.system.output_folder import file_in
@@ -24,65 +25,31 @@ CLASSES = "classes.csv"
 STRIP = 512
 
 
-@dataclass
-class ClassCounts:
-    """Pixels of each class: labelled, predicted, and both."""
+def class_metrics(seen: Confusion) -> dict[str, float]:
+    """Return the accuracy, and the means of IoU and F1 over the classes that occur in labels or predictions."""
+    accuracy, each = seen.accuracy(), class_rows(seen)
+    if accuracy is None:
+        return {}
+    means = {f"m{key}": float(np.mean([row[key] for row in each])) for key in ("iou", "f1")}
+    return {"accuracy": accuracy, **means}
 
-    labelled: npt.NDArray[np.int64]
-    predicted: npt.NDArray[np.int64]
-    both: npt.NDArray[np.int64]
 
-    @classmethod
-    def none(cls, classes: int) -> ClassCounts:
-        """Return counts of no pixels."""
-        return cls(*(np.zeros(classes, np.int64) for _ in range(3)))
-
-    def add(self, labels: npt.NDArray[Any], predictions: npt.NDArray[Any]) -> None:
-        """Count pixels whose labels are known.
-
-        Args:
-            labels: Class numbers `[n]`.
-            predictions: Class numbers `[n]`.
-        """
-        size = len(self.labelled)
-        truth, found = labels.astype(np.int64), predictions.astype(np.int64)
-        self.labelled += np.bincount(truth, minlength=size)
-        self.predicted += np.bincount(found, minlength=size)
-        self.both += np.bincount(truth[truth == found], minlength=size)
-
-    def merge(self, other: ClassCounts) -> None:
-        """Add the counts of another scene."""
-        self.labelled += other.labelled
-        self.predicted += other.predicted
-        self.both += other.both
-
-    def metrics(self) -> dict[str, float]:
-        """Return the accuracy, and the means of IoU and F1 over the classes that occur in labels or predictions."""
-        total = int(self.labelled.sum())
-        if not total:
-            return {}
-        each = self.of_classes()
-        means = {f"m{key}": float(np.mean([row[key] for row in each])) for key in ("iou", "f1")}
-        return {"accuracy": float(self.both.sum() / total), **means}
-
-    def of_classes(self) -> list[dict[str, float]]:
-        """Return IoU, F1, precision and sensitivity of each class that occurs in labels or predictions."""
-        rows = []
-        for number in np.flatnonzero(self.labelled + self.predicted):
-            labelled, predicted, both = (
-                float(each[number]) for each in (self.labelled, self.predicted, self.both)
-            )
-            rows.append(
-                {
-                    "class": int(number),
-                    "pixels": labelled,
-                    "iou": both / (labelled + predicted - both),
-                    "f1": 2 * both / (labelled + predicted),
-                    "precision": both / predicted if predicted else 0.0,
-                    "sensitivity": both / labelled if labelled else 0.0,
-                }
-            )
-        return rows
+def class_rows(seen: Confusion) -> list[dict[str, float]]:
+    """Return IoU, F1, precision and sensitivity of each class that occurs in labels or predictions."""
+    rows = []
+    for number in np.flatnonzero(seen.labelled + seen.predicted).tolist():
+        found = {name: share or 0.0 for name, share in seen.of_class(number).items()}
+        rows.append(
+            {
+                "class": number,
+                "pixels": float(seen.labelled[number]),
+                "iou": found["iou"],
+                "f1": found["dice"],
+                "precision": found["precision"],
+                "sensitivity": found["sensitivity"],
+            }
+        )
+    return rows
 
 
 @dataclass
@@ -149,7 +116,7 @@ def outputs_of(settings: SceneSettings) -> Outputs:
 
 def evaluate(
     models: Models, settings: SceneSettings, scene: LabelledScene, folder: Path
-) -> ClassCounts | ValueSums:
+) -> Confusion | ValueSums:
     """Predict a scene, draw it, and return how it agrees with its labels.
 
     Args:
@@ -162,12 +129,12 @@ def evaluate(
     identity, skips = {"model": of_model(models.twin)}, settings.background == "skip"
     scene_blocks.predict(models.model, scene.filled, path, outputs, identity, skips)
     counts = _compared(scene, RasterSource(path), outputs)
-    draw(folder, scene, RasterSource(path), outputs, counts.metrics())
+    draw(folder, scene, RasterSource(path), outputs, metrics_of(counts))
     return counts
 
 
 def together(
-    settings: SceneSettings, scenes: Sequence[ClassCounts | ValueSums], folder: Path
+    settings: SceneSettings, scenes: Sequence[Confusion | ValueSums], folder: Path
 ) -> dict[str, float]:
     """Return the metrics of all scenes, and write those of each class.
 
@@ -179,11 +146,11 @@ def together(
     every = _nothing(outputs_of(settings))
     for each in scenes:
         every.merge(each)  # type: ignore[arg-type]
-    if isinstance(every, ClassCounts):
+    if isinstance(every, Confusion):
         names = settings.class_names or ()
-        table = [row | {"class": names[int(row["class"])]} for row in every.of_classes()]
+        table = [row | {"class": names[int(row["class"])]} for row in class_rows(every)]
         run_folder.write_csv(folder / CLASSES, table)
-    return {f"test_{key}": value for key, value in every.metrics().items()}
+    return {f"test_{key}": value for key, value in metrics_of(every).items()}
 
 
 def draw(
@@ -233,13 +200,22 @@ def _sampled(
     return np.array(lines[0]), np.array(lines[1])
 
 
-def _nothing(outputs: Outputs) -> ClassCounts | ValueSums:
-    return ClassCounts.none(len(outputs.classes)) if outputs.classes else ValueSums()
+def _nothing(outputs: Outputs) -> Confusion | ValueSums:
+    return Confusion.empty(len(outputs.classes)) if outputs.classes else ValueSums()
+
+
+def metrics_of(sums: Confusion | ValueSums) -> dict[str, float]:
+    """Return the metrics of a scene or of all, by name.
+
+    Args:
+        sums: What was counted, or summed, over pixels.
+    """
+    return class_metrics(sums) if isinstance(sums, Confusion) else sums.metrics()
 
 
 def _compared(
     scene: LabelledScene, prediction: RasterSource, outputs: Outputs
-) -> ClassCounts | ValueSums:
+) -> Confusion | ValueSums:
     """Return the counts or sums of a scene, where its labels are known."""
     sums = _nothing(outputs)
     for labels, predictions in _strips(scene, prediction):

@@ -118,7 +118,7 @@ class Scenes(DenseTask[SceneSettings, SceneData]):
     ) -> Judged:
         """Predict a scene as a COG, draw it, and count how it agrees with the labels."""
         counts = scene_results.evaluate(models, settings, item, folder)
-        return Judged({"scene": item.name, **counts.metrics()}, counts)
+        return Judged({"scene": item.name, **scene_results.metrics_of(counts)}, counts)
 
     def results(
         self, settings: SceneSettings, judged: Sequence[Judged], folder: Path

@@ -21,6 +21,7 @@ from tfbig.cli.tasks import segmentation_results
 from tfbig.cli.tasks.dense_task import DenseTask, Judged
 from tfbig.cli.tasks.task import Curve, Models, Plans
 from tfbig.metrics import Dice
+from tfbig.metrics.confusion import OVERLAPS
 from tfbig.models.gigapixel_unet import STRIDE, gigapixel_unet
 from tfbig.training import Epochs
 from tfbig.units import counted
@@ -35,7 +36,7 @@ class Segmentation(DenseTask[SegmentationSettings, SlideSplits]):
     """Training and evaluation with `--task segmentation`."""
 
     pictures = None
-    means = segmentation_results.OVERLAPS
+    means = OVERLAPS
 
     def resolved(self, settings: SegmentationSettings) -> SegmentationSettings:
         """Return the settings with the slides of the checkout, if there are no others.

@@ -15,6 +15,7 @@ from tfbig.cli.data.slides_and_masks import LabelledSlide
 from tfbig.cli.settings.choices import WHOLE
 from tfbig.cli.settings.tasks import SegmentationSettings
 from tfbig.cli.tasks.task import Models
+from tfbig.metrics.confusion import Confusion
 from tfbig.results import figures, slide_viewer
 from tfbig.sources import Source
 from tfbig.sources.names import title_of
@@ -23,7 +24,6 @@ from tfbig.system.output_folder import file_in
 STRIP_ROWS = 512
 SHARES = ("foreground", "computed")
 """Columns that say how much of a slide is computed."""
-OVERLAPS = ("dice", "iou", "precision", "sensitivity")
 
 
 def advice(results: Mapping[str, float], settings: SegmentationSettings) -> str:
@@ -95,19 +95,11 @@ def _whole(models: Models, slide: LabelledSlide, scratch: Path) -> Source:
 
 def overlaps(labels: Source, prediction: Source) -> dict[str, float | None]:
     """Return Dice, IoU, precision and sensitivity of a probability and labels 0 and 1; None if undefined."""
-    counts = np.zeros(3, np.int64)  # pixels that are labelled, predicted, both
+    seen = Confusion.empty(2)
     for start in range(0, labels.shape[0], STRIP_ROWS):
         strip = start, min(start + STRIP_ROWS, labels.shape[0])
-        real, tissue = labels.read(*strip) > 0, prediction.read(*strip) > 0.5
-        counts += [real.sum(), tissue.sum(), (real & tissue).sum()]
-    labelled, predicted, both = map(float, counts)
-    shares = {
-        "dice": (2 * both, labelled + predicted),
-        "iou": (both, labelled + predicted - both),
-        "precision": (both, predicted),
-        "sensitivity": (both, labelled),
-    }
-    return {name: part / whole if whole else None for name, (part, whole) in shares.items()}
+        seen.add(labels.read(*strip) > 0, prediction.read(*strip) > 0.5)
+    return seen.of_class(1)
 
 
 def draw(

@@ -30,8 +30,7 @@ def evaluate(
         mask = volume_masks.predict(
             model, volume.stored, data.preparation, Path(scratch) / "mask.npy"
         )
-        number = volume_masks.counts(volume.stored_labels, mask, len(data.classes))
-        shares = volume_masks.dice(number)
+        shares = volume_masks.compared(volume.stored_labels, mask, len(data.classes)).dice()
         known = [share for share in shares[1:] if share is not None]
         mean = float(np.mean(known)) if known else None
         if drawn:
