@@ -18,6 +18,7 @@ from samples import FILES, ROOT
 from tfbig import SourceError
 from tfbig.cli import slide_batch
 from tfbig.cli.commands import tile
+from tfbig.cli.input_kinds import VOLUMES
 from tfbig.cli.main import main
 from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings
@@ -144,7 +145,7 @@ def test_masks_beside_slides(slides, tmp_path, capsys):
     assert slide_batch.list_slides([mask]) == [mask]
     for name in ("c_0000.nii.gz", "c_0001.nii.gz", "c_seg.nii.gz", "d.nrrd", "d_mask.nii"):
         (tmp_path / name).touch()
-    found = slide_batch.list_slides([tmp_path], "volumes")
+    found = slide_batch.list_slides([tmp_path], VOLUMES)
     assert [path.name for path in found] == ["c_0000.nii.gz", "d.nrrd"]
 
 
@@ -185,7 +186,7 @@ def test_the_same_reason_is_printed_once(slides, tmp_path, capsys):
 def test_any_exception_of_a_slide_is_its_failure(slides, tmp_path, monkeypatch, capsys, error):
     """The others are done, and there are `failed.csv` and the report."""
 
-    def work(path, slide, settings):
+    def work(path, slide, settings, selection):
         if path.stem == first:
             raise error
         return "done"
@@ -229,10 +230,10 @@ def test_preparation_that_fails_ends_the_command(slides, tmp_path):
 def test_out_of_memory_fails_one_slide(slides, tmp_path, capsys, monkeypatch):
     tiled = tile._tile
 
-    def work(path, slide, settings):
+    def work(path, slide, settings, selection):
         if path.name == "a.tif":
             raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
-        return tiled(path, slide, settings)
+        return tiled(path, slide, settings, selection)
 
     monkeypatch.setattr(tile, "_tile", work)
     assert main(["tile", str(slides), "--out", str(tmp_path / "out"), "--tile", "64"]) == 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +17,8 @@ from tqdm import tqdm
 from tfbig import SourceError, Stopped, TfbigError, sources
 from tfbig.cli import dask, messages
 from tfbig.cli import paths as cli_paths
-from tfbig.cli.data import cohort, scales, side_tables, slide_folders, volume_folders
+from tfbig.cli.data import cohort, scales, side_tables, slide_folders
+from tfbig.cli.input_kinds import SLIDES, InputKind
 from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.settings.flag import deciding
 from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings
@@ -44,8 +45,7 @@ class Work(Generic[S]):
         settings: Settings of the command, without gaps.
         process: Function that processes the slide of a path and returns a line to print.
         finished: Function that returns whether the slide of a path is done.
-        reads: What paths are those of: "slides" or "scenes", which are opened as slides, or "bags" of features or
-            "volumes", which `process` opens itself; its slide is then None.
+        inputs: What paths are those of. `process` opens itself what is no slide; its slide is then None.
         prepare: Function that is called once before the first slide, if any is not done; what it raises ends the
             command.
         pixels: Micrometres along rows and columns of a pixel of what `process` has read, by slide, where that is not
@@ -57,7 +57,7 @@ class Work(Generic[S]):
     settings: S
     process: Callable[[Path, Any], str]
     finished: Callable[[Path], bool]
-    reads: str = "slides"
+    inputs: InputKind = SLIDES
     prepare: Callable[[], object] = lambda: None
     pixels: dict[Path, Mpp | None] = field(default_factory=dict)
     trained: tuple[Mpp, ...] = ()
@@ -66,13 +66,6 @@ class Work(Generic[S]):
 _OWN_SIZE: Final = "files say the size of their pixels, or --mpp-of does. Use --mpp-of for another."
 _RESULTS: Final = (run_folder.PREDICTIONS, "*.h5")
 """Files that a folder has if a slide is done: of `predict`, of `tile` and `features`."""
-LISTED: Mapping[str, tuple[Callable[[Path], list[Path]], Collection[str]]] = {
-    "slides": (slide_folders.slides_in, sources.SLIDE_SUFFIXES),
-    "scenes": (slide_folders.slides_in, sources.SLIDE_SUFFIXES),
-    "bags": (slide_folders.bags_in, slide_folders.BAG_SUFFIXES),
-    "volumes": (volume_folders.volumes_in, (*sources.VOLUME_SUFFIXES, "DICOM")),
-}
-"""Functions that list a folder, and the suffixes that they look for, by what is read."""
 
 
 class Outcome(NamedTuple):
@@ -143,7 +136,7 @@ def run(settings: S, make_work: Callable[[S], Work[S]]) -> int:
     """
     work = make_work(settings)
     settings, folder = work.settings, Path(settings.out)
-    all_paths = list_slides(settings.slides, work.reads)
+    all_paths = list_slides(settings.slides, work.inputs)
     paths = select_shard(all_paths, settings.shard)
     sizes = _sizes(settings.mpp_of, all_paths) if settings.mpp_of else {}
     if not settings.dry_run:
@@ -151,7 +144,9 @@ def run(settings: S, make_work: Callable[[S], Work[S]]) -> int:
         _drop_old_failures(folder, work, all_paths)
     waiting = [path for path in paths if settings.dry_run or not work.finished(path)]
     if len(waiting) < len(paths):
-        print(f"{len(paths) - len(waiting)} of {len(paths)} {work.reads} are already finished")
+        print(
+            f"{len(paths) - len(waiting)} of {len(paths)} {work.inputs.name} are already finished"
+        )
     progress.show(False if settings.quiet else None)
     if waiting and not (settings.dry_run or settings.dask):
         work.prepare()
@@ -186,7 +181,7 @@ def _report_outcomes(outcomes: Iterator[tuple[Path, Outcome]], count: int, work:
     first: dict[str, Path] = {}
     read: dict[str, scales.Scale] = {}
     uses_slide_mpp = False
-    for path, outcome in tqdm(outcomes, total=count, unit=work.reads[:-1], disable=quiet):
+    for path, outcome in tqdm(outcomes, total=count, unit=work.inputs.name[:-1], disable=quiet):
         failed += outcome.reason is not None
         if outcome.reason is None:
             _print(f"{outcome.line} ({outcome.seconds:.1f} s)", sys.stdout, quiet)
@@ -221,7 +216,7 @@ def process_slide(work: Work[Any], path: Path, mpp: float | None) -> Outcome:
         _check_name(path)
         with ExitStack() as stack:
             slide = None
-            if work.reads in ("slides", "scenes"):
+            if work.inputs.is_slide:
                 slide = stack.enter_context(closing(open_slide(path, mpp, work.settings)))
             line = work.process(path, slide)
             scale, used = _scale(work, path, slide), _is_given(slide, mpp, work.settings)
@@ -240,7 +235,7 @@ def process_slide(work: Work[Any], path: Path, mpp: float | None) -> Outcome:
 
 def _scale(work: Work[Any], path: Path, slide: Slide | None) -> scales.Scale | None:
     """Return what is to be said about the pixels of a slide that was read; None of what is no slide."""
-    if work.reads != "slides" or slide is None:
+    if work.inputs is not SLIDES or slide is None:
         return None
     pixel = work.pixels.get(path)
     asked = asked_resolution(work.settings)
@@ -299,29 +294,28 @@ def select_shard(paths: list[Path], shard: str | None) -> list[Path]:
     return paths[index::count]
 
 
-def list_slides(names: Sequence[str | Path], reads: str = "slides") -> list[Path]:
+def list_slides(names: Sequence[str | Path], inputs: InputKind = SLIDES) -> list[Path]:
     """Return the slides among files and folders, by name.
 
     Args:
         names: Paths of slides, of folders and of tables of slides, `*.csv`; subfolders of a folder without slides are
             searched too. Masks beside the slides of a folder are left out.
-        reads: What to list, as in `Work`.
+        inputs: What to list.
 
     Raises:
         SourceError: A folder holds no slides, a table lacks `slide_id`, or two slides have the same name.
     """
     paths: list[Path] = []
-    title = _title(reads)
+    title = inputs.title
     for path in map(Path, names):
         if cohort.is_table(path):
             paths += [row["path"] for row in cohort.slides_of_table(path)]
             continue
         is_folder = path.is_dir() and path.suffix.lower() != ".zarr"
-        listed, suffixes = LISTED[reads]
-        files = listed(path) if is_folder else [path]
+        files = inputs.listed(path) if is_folder else [path]
         if not files:
             raise SourceError(
-                f"{path}: holds no {reads} ({', '.join(sorted(suffixes))}). Check the path."
+                f"{path}: holds no {inputs.name} ({', '.join(sorted(inputs.suffixes))}). Check the path."
             )
         if is_folder and (passed := slide_folders.passed_over(path, files)):
             print(f"{path}: passed over {passed}")
@@ -339,11 +333,6 @@ def list_slides(names: Sequence[str | Path], reads: str = "slides") -> list[Path
                 "--out folders."
             )
     return list(by_name.values())
-
-
-def _title(reads: str) -> Callable[[Path], str]:
-    """Return the function from a path to the name of its results."""
-    return volume_folders.case_of if reads == "volumes" else title_of
 
 
 def write_view(
@@ -437,7 +426,7 @@ def _all_failed(folder: Path, paths: Sequence[Path]) -> bool:
 
 def _drop_old_failures(folder: Path, work: Work[Any], paths: Sequence[Path]) -> None:
     """Remove failures of slides that are done or gone by now, or that this command reads by another path."""
-    current, title = {_printable(path): path for path in paths}, _title(work.reads)
+    current, title = {_printable(path): path for path in paths}, work.inputs.title
     titles = {*map(title, paths)}
     for item in run_folder.failures(folder):
         if item in current:
@@ -465,5 +454,5 @@ def _finish(work: Work[Any], count: int, failed: int, changed: bool) -> int:
     if not failed:
         return 0
     where = "" if dry_run else f", see {folder / run_folder.FAILED}"
-    print(f"{failed} of {count} {work.reads} failed{where}", file=sys.stderr)
+    print(f"{failed} of {count} {work.inputs.name} failed{where}", file=sys.stderr)
     return 3

@@ -1,13 +1,8 @@
-"""Predictors of slides, one module for each kind of network.
-
-Each class takes the settings of `tfbig predict`, the model and the settings of its run; its attribute `settings` has no
-gaps. `predict(path, slide)` writes the results and returns a line to print; `finished(path)` returns whether that is
-done. Those of features read bags instead of slides, those of volumes volumes: their `slide` is None.
-"""
+"""Predictors, one module for each kind of network, and the choice of the one for a model."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any
 
 from tfbig import PatchGD, SourceError
 from tfbig.cli.predictors.bags import Bags
@@ -15,13 +10,12 @@ from tfbig.cli.predictors.features import Features
 from tfbig.cli.predictors.images import Images
 from tfbig.cli.predictors.instances import Instances
 from tfbig.cli.predictors.masks import Masks
+from tfbig.cli.predictors.predictor import Predictor
 from tfbig.cli.predictors.results import load_run
 from tfbig.cli.predictors.scenes import Scenes
 from tfbig.cli.predictors.volumes import Volumes
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.patchgd import PatchGDSegmentation
-
-Predictor: TypeAlias = Bags | Features | Images | Instances | Masks | Scenes | Volumes
 
 
 def make(settings: PredictSettings) -> Predictor:
@@ -39,7 +33,7 @@ def make(settings: PredictSettings) -> Predictor:
     if isinstance(plain, PatchGDSegmentation):
         return Masks(settings, plain, config)
     (image, *_), (output, *_) = plain.inputs, plain.outputs
-    kinds: dict[tuple[int, int], type[Predictor]] = {
+    kinds: dict[tuple[int, int], Any] = {
         (5, 5): Volumes,
         (4, 4): Masks,
         (4, 2): Images,
@@ -58,4 +52,5 @@ def make(settings: PredictSettings) -> Predictor:
             "[N, D, H, W, C] to masks [N, D, H, W, K], or bags of tiles [N, n, H, W, C] or of features [N, n, d] to "
             "classes."
         )
-    return kind(settings, plain, config)
+    predictor: Predictor = kind(settings, plain, config)
+    return predictor

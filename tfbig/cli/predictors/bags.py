@@ -13,31 +13,20 @@ from tfbig.cli import machine, slide_batch
 from tfbig.cli.data import background, cohort, scales, splits, stain, tile_coords
 from tfbig.cli.data.tile_selection import MIN_TISSUE, MPP, Selection
 from tfbig.cli.predictors import results
+from tfbig.cli.predictors.predictor import Predictor
 from tfbig.cli.predictors.results import Config
 from tfbig.cli.settings import choices
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.tasks import evaluation
 from tfbig.sources.names import title_of
-from tfbig.sources.resolution import Mpp
 from tfbig.sources.slides.slide import Slide
 
 
-class Bags:
-    """Predictor for networks of multiple instance learning, encoder and aggregator, over the tiles of a slide.
-
-    Args:
-        settings: Settings of the command.
-        plain: The model.
-        config: Settings of its run, or an empty dict.
-
-    Attributes:
-        settings: Settings of the command, without gaps.
-        pixels: Micrometres along rows and columns of a pixel of the tiles, by slide.
-    """
+class Bags(Predictor):
+    """Predictor for networks of multiple instance learning, encoder and aggregator, over the tiles of a slide."""
 
     def __init__(self, settings: PredictSettings, plain: Any, config: Config) -> None:
-        self.folder = Path(settings.out)
-        self.pixels: dict[Path, Mpp | None] = {}
+        super().__init__(settings)
         background.refuse(background.resolved(settings), results.BY_PATCHES)
         _check_network(settings.model, plain)
         self.size, _, channels = plain.inputs[0].shape[2:]
@@ -60,10 +49,6 @@ class Bags:
         self.model = mil.MIL(
             encoder, plain.layers[-1], norm="frozen", budget=machine.budget(settings)
         )
-
-    def finished(self, path: Path) -> bool:
-        """Return whether the slide is done; its row is written last."""
-        return results.has_row(self.folder, path)
 
     def predict(self, path: Path, slide: Slide) -> str:
         """Predict a slide, write the results and return a line to print."""
@@ -89,7 +74,7 @@ class Bags:
         title = f"{title_of(path)}: {caption}"
         numbers, classes = target.tile_numbers(scores), target.tile_classes(scores)
         results.write_attention(settings, path, slide, coords, attention, title, numbers, classes)
-        results.write_row(self.folder, row)
+        self.write_row(row)
         return f"{path.name}: {caption}, {count} tiles, attention up to {np.max(attention):.3g}"
 
     def _coords(self, path: Path, slide: Slide) -> sources.Coords:

@@ -11,7 +11,9 @@ import numpy as np
 from tfbig import SourceError, sources
 from tfbig.cli import slide_batch
 from tfbig.cli.data import background
+from tfbig.cli.input_kinds import BAGS
 from tfbig.cli.predictors import results
+from tfbig.cli.predictors.predictor import Predictor
 from tfbig.cli.predictors.results import Config
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.tasks import evaluation, mil
@@ -20,20 +22,14 @@ from tfbig.sources.names import title_of
 from tfbig.system.output_folder import file_in
 
 
-class Features:
-    """Predictor for aggregators of features, which reads bags instead of slides.
+class Features(Predictor):
+    """Predictor for aggregators of features, which reads bags instead of slides."""
 
-    Args:
-        settings: Settings of the command.
-        plain: The model.
-        config: Settings of its run, or an empty dict.
-
-    Attributes:
-        settings: Settings of the command, without gaps.
-    """
+    inputs = BAGS
+    row = "bag"
 
     def __init__(self, settings: PredictSettings, plain: Any, config: Config) -> None:
-        self.folder = Path(settings.out)
+        super().__init__(settings)
         background.refuse(background.resolved(settings), results.BY_PATCHES)
         slide_batch.refuse_resolution(
             settings, "features are those of the tiles that they were computed from."
@@ -43,10 +39,6 @@ class Features:
         self.settings = replace(settings, classes=results.names_of(self.target))
         self.width = plain.inputs[0].shape[-1]
         self.explain = mil.explainer_of_twin(plain)
-
-    def finished(self, path: Path) -> bool:
-        """Return whether the bag is done; its row is written last."""
-        return results.has_row(self.folder, path, "bag")
 
     def predict(self, path: Path, slide: None) -> str:
         """Predict a bag, write the results and return a line to print."""
@@ -64,7 +56,7 @@ class Features:
         self._write_instances(name, bag, attention, scores)
         evaluation.draw_attention(self.folder, name, bag, attention, f"{name}: {caption}")
         row = {"bag": path.name, "instances": bag.shape[0], **target.columns(prediction)}
-        results.write_row(self.folder, row)
+        self.write_row(row)
         return f"{path.name}: {caption}, {bag.shape[0]} instances, attention up to {attention.max():.3g}"
 
     def _write_instances(self, name: str, bag: Any, attention: Any, scores: Any) -> None:

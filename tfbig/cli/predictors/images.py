@@ -17,6 +17,7 @@ from tfbig.cli import machine, slide_batch
 from tfbig.cli.data import background, stain
 from tfbig.cli.data.background import Masking
 from tfbig.cli.predictors import results
+from tfbig.cli.predictors.predictor import Predictor
 from tfbig.cli.predictors.results import Config
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.tasks import images
@@ -25,20 +26,12 @@ from tfbig.sources.names import title_of
 from tfbig.sources.slides.slide import Slide
 
 
-class Images:
-    """Predictor for networks of a whole image: a streamed Keras model, or a PatchGD model.
-
-    Args:
-        settings: Settings of the command.
-        plain: The model.
-        config: Settings of its run, or an empty dict.
-
-    Attributes:
-        settings: Settings of the command, without gaps.
-    """
+class Images(Predictor):
+    """Predictor for networks of a whole image: a streamed Keras model, or a PatchGD model."""
 
     def __init__(self, settings: PredictSettings, plain: Any, config: Config) -> None:
-        self.folder, self.config = Path(settings.out), config
+        super().__init__(settings)
+        self.config = config
         self.by_patches = isinstance(plain, tfbig.PatchGD)
         settings = background.resolved(settings, config)
         if self.by_patches:
@@ -60,10 +53,6 @@ class Images:
             if self.by_patches
             else tfbig.stream(plain, machine.budget(settings), unsupported="device")
         )
-
-    def finished(self, path: Path) -> bool:
-        """Return whether the slide is done; its row is written last."""
-        return results.has_row(self.folder, path)
 
     def predict(self, path: Path, slide: Slide) -> str:
         """Predict a slide, write the results and return a line to print."""
@@ -89,7 +78,7 @@ class Images:
         else:
             shown = background.overlays(image) if self.masking else []
             slide_batch.write_view(settings, path, slide, shown, title)
-        results.write_row(self.folder, row | computed)
+        self.write_row(row | computed)
         size = f"{source.shape[0]} x {source.shape[1]}"
         return f"{path.name}: {size}, {prediction}{results.in_words(computed)}"
 

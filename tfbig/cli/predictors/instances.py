@@ -18,6 +18,7 @@ from tfbig import SourceError, sources
 from tfbig.cli import machine, slide_batch
 from tfbig.cli.identity import of_file, of_model
 from tfbig.cli.predictors import masks, results
+from tfbig.cli.predictors.predictor import Predictor
 from tfbig.cli.predictors.results import Config
 from tfbig.cli.settings import flag
 from tfbig.cli.settings.instance_settings import InstanceNetwork
@@ -40,17 +41,8 @@ OF_RUN: Final = ("channels", "z", "percentiles", "threshold", "marker_threshold"
 """Settings that are those of the run, unless flags give them."""
 
 
-class Instances:
-    """Predictor for networks from images to the foreground and the distance of instances.
-
-    Args:
-        settings: Settings of the command.
-        plain: The model.
-        config: Settings of its run, or an empty dict.
-
-    Attributes:
-        settings: Settings of the command, without gaps.
-    """
+class Instances(Predictor):
+    """Predictor for networks from images to the foreground and the distance of instances."""
 
     def __init__(self, settings: PredictSettings, plain: Any, config: Config) -> None:
         outputs = plain.outputs[0].shape[-1]
@@ -58,7 +50,7 @@ class Instances:
             raise SourceError(
                 f"{settings.model}: has {outputs} outputs; --instances expects 2, foreground and distance."
             )
-        self.folder = Path(settings.out)
+        super().__init__(settings)
         self.input_channels = plain.inputs[0].shape[-1]
         self.classes = results.classes_of(settings, 2, ("background", "instance"))
         settings = with_run(settings, config)
@@ -68,10 +60,6 @@ class Instances:
         self.stride = stride
         self._identity = of_model(plain)
         self.model = tfbig.stream(plain, machine.budget(settings))
-
-    def finished(self, path: Path) -> bool:
-        """Return whether the slide is done; its row in the table of slides is written last."""
-        return results.has_row(self.folder, path)
 
     def predict(self, path: Path, slide: Slide) -> str:
         """Predict a slide, write the results and return a line to print."""
@@ -186,7 +174,7 @@ class Instances:
         row |= {"share_instances": area / (image.shape[0] * image.shape[1])}
         if image.mpp is not None:
             row["mm2_instances"] = area * image.mpp[0] * image.mpp[1] / 1e6
-        results.write_row(self.folder, row)
+        self.write_row(row)
 
 
 def with_run(settings: PredictSettings, config: Config) -> PredictSettings:

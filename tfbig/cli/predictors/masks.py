@@ -18,6 +18,7 @@ from tfbig.cli.data import background
 from tfbig.cli.data.background import Masking
 from tfbig.cli.data.masked_images import CLASSES, smaller
 from tfbig.cli.predictors import results
+from tfbig.cli.predictors.predictor import Predictor
 from tfbig.cli.predictors.results import Config
 from tfbig.cli.settings.choices import UNET_STRIDE
 from tfbig.cli.settings.slide_settings import PredictSettings
@@ -32,20 +33,11 @@ NAMES = {"segmentation": ("background", "tissue"), "patchgd-segmentation": CLASS
 """Names of the classes of each task."""
 
 
-class Masks:
-    """Predictor for networks from images to masks, streamed or by patches.
-
-    Args:
-        settings: Settings of the command.
-        plain: The model.
-        config: Settings of its run, or an empty dict.
-
-    Attributes:
-        settings: Settings of the command, without gaps.
-    """
+class Masks(Predictor):
+    """Predictor for networks from images to masks, streamed or by patches."""
 
     def __init__(self, settings: PredictSettings, plain: Any, config: Config) -> None:
-        self.folder = Path(settings.out)
+        super().__init__(settings)
         self.by_patches = isinstance(plain, PatchGDSegmentation)
         is_run = config.get("task") == "segmentation"
         settings = background.resolved(settings, config)
@@ -188,7 +180,7 @@ class Masks:
         if source.mpp is not None:
             area = float(np.prod(source.shape[:2])) * source.mpp[0] * source.mpp[1] / 1e6
         row |= {f"mm2_{name}": area and share * area for name, share in by_class}
-        results.write_row(self.folder, row | computed)
+        self.write_row(row | computed)
 
 
 def write_zarr_labels(settings: PredictSettings, slide: Slide, labels: sources.Source) -> None:

@@ -13,7 +13,9 @@ from tfbig import SourceError
 from tfbig.cli import machine, scene_blocks, slide_batch
 from tfbig.cli.data import background
 from tfbig.cli.identity import of_model
+from tfbig.cli.input_kinds import SCENES
 from tfbig.cli.predictors import results
+from tfbig.cli.predictors.predictor import Predictor
 from tfbig.cli.predictors.results import Config
 from tfbig.cli.scene_blocks import Outputs, Predicted
 from tfbig.cli.settings.choices import BANDS
@@ -31,20 +33,15 @@ _OF_SLIDES = (
 )
 
 
-class Scenes:
-    """Predictor for networks from the bands of a scene to classes or values of its pixels.
+class Scenes(Predictor):
+    """Predictor for networks from the bands of a scene to classes or values of its pixels."""
 
-    Args:
-        settings: Settings of the command.
-        plain: The model.
-        config: Settings of its run, or an empty dict.
-
-    Attributes:
-        settings: Settings of the command, without gaps.
-    """
+    inputs = SCENES
+    row = "scene"
 
     def __init__(self, settings: PredictSettings, plain: Any, config: Config) -> None:
-        self.folder, self.config = Path(settings.out), config
+        super().__init__(settings)
+        self.config = config
         for name in background.FLAGS:
             if getattr(settings, name) is not None:
                 raise SourceError(f"--{name.replace('_', '-')}: {_OF_SLIDES}")
@@ -146,7 +143,7 @@ class Scenes:
             }
             found = f"about {row['min']:.4g} to {row['max']:.4g}, mean {row['mean']:.4g}"
         computed = {} if done.computed is None else {"computed": done.computed}
-        results.write_row(self.folder, row | computed)
+        self.write_row(row | computed)
         words = [found, f"{row['share_nodata']:.1%} nodata"]
         if self.skips and done.computed is not None:
             words.append(f"{done.computed:.1%} computed")

@@ -16,7 +16,9 @@ from tfbig import sources
 from tfbig.cli import machine, slide_batch, volume_masks
 from tfbig.cli.data import background, prepared_volumes, volume_folders
 from tfbig.cli.data.prepared_volumes import Preparation
+from tfbig.cli.input_kinds import VOLUMES
 from tfbig.cli.predictors import results
+from tfbig.cli.predictors.predictor import Predictor
 from tfbig.cli.predictors.results import Config
 from tfbig.cli.settings.choices import STORED
 from tfbig.cli.settings.slide_settings import PredictSettings
@@ -31,20 +33,14 @@ STRIDE = 32
 READS_SLIDES = "this model reads volumes, which have no background to skip. Remove it."
 
 
-class Volumes:
-    """Predictor for networks from volumes to masks, streamed.
+class Volumes(Predictor):
+    """Predictor for networks from volumes to masks, streamed."""
 
-    Args:
-        settings: Settings of the command.
-        plain: The model.
-        config: Settings of its run, or an empty dict.
-
-    Attributes:
-        settings: Settings of the command, without gaps.
-    """
+    inputs = VOLUMES
+    row = "volume"
 
     def __init__(self, settings: PredictSettings, plain: Any, config: Config) -> None:
-        self.folder = Path(settings.out)
+        super().__init__(settings)
         background.refuse(background.resolved(settings), READS_SLIDES)
         slide_batch.refuse_resolution(settings, "volumes are read at the spacing of the run.")
         self.channels = plain.inputs[0].shape[-1]
@@ -103,7 +99,7 @@ class Volumes:
             f"ml_{name}": None if millilitres is None else n * millilitres
             for name, n in zip(self.classes, number.tolist(), strict=True)
         }
-        results.write_row(self.folder, row)
+        self.write_row(row)
 
 
 def preparation_of(config: Mapping[str, Any], settings: PredictSettings) -> Preparation:
