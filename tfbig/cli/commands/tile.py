@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig import SourceError
+from tfbig.choices import TISSUE_METHODS
 from tfbig.cli import messages, slide_batch
 from tfbig.cli.data import background, slide_folders
 from tfbig.cli.settings import choices
@@ -22,7 +23,7 @@ from tfbig.sources.slides.slide import Slide
 from tfbig.system import progress
 from tfbig.system.output_folder import file_in
 from tfbig.tissue import tiling
-from tfbig.tissue.masks import METHODS, Tissue, find_tissue
+from tfbig.tissue.masks import Tissue, find_tissue
 
 Tiles: TypeAlias = npt.NDArray[Any]
 """Pixels of tiles, `[n, rows, columns, channels]`."""
@@ -95,7 +96,7 @@ def _tissue(path: Path, slide: Slide, settings: TileSettings) -> Tissue | None:
     """Return the tissue as the flags ask for it, or None if tiles are not selected by it."""
     if settings.tissue in ("none", "grey-tiles"):
         return None
-    if settings.tissue in METHODS:
+    if settings.tissue in TISSUE_METHODS:
         return find_tissue(slide, settings.tissue, dark=settings.dark)
     file = Path(settings.tissue)
     if file.is_dir():

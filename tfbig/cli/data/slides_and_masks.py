@@ -14,11 +14,11 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfbig import sources
+from tfbig.choices import UNET_STRIDE
 from tfbig.cli.data import background
 from tfbig.cli.data.background import Masking
 from tfbig.cli.data.slide_folders import files_in, masks_of, say_unused_masks, without_masks
 from tfbig.errors import SourceError
-from tfbig.models.gigapixel_unet import STRIDE
 from tfbig.sources.source import Pointwise
 from tfbig.system import callbacks
 from tfbig.tissue.drawn import Outlined
@@ -76,8 +76,8 @@ class LabelledSlide:
 
     def padded(self) -> LabelledSlide:
         """Return it with background below and to the right, up to a multiple of the network's stride."""
-        image = sources.Padded(self.image, STRIDE, self.fill or 0)
-        return LabelledSlide(self.name, image, sources.Padded(self.labels, STRIDE))
+        image = sources.Padded(self.image, UNET_STRIDE, self.fill or 0)
+        return LabelledSlide(self.name, image, sources.Padded(self.labels, UNET_STRIDE))
 
 
 class MaskSource(sources.Source):
@@ -126,9 +126,9 @@ def open_slide(
     """
     source = sources.open(path)
     origin = source.origin
-    if min(source.shape[:2]) < STRIDE:
+    if min(source.shape[:2]) < UNET_STRIDE:
         raise SourceError(
-            f"{path}: is {_size(source)} pixels; expected at least {STRIDE} x {STRIDE}, the stride "
+            f"{path}: is {_size(source)} pixels; expected at least {UNET_STRIDE} x {UNET_STRIDE}, the stride "
             "of the network. Remove the slide, or provide it at a higher resolution."
         )
     if masking is not None:
@@ -227,7 +227,7 @@ def check_crop(slides: Sequence[LabelledSlide], size: tuple[int, int]) -> None:
     for slide in slides:
         if slide.image.shape[0] < size[0] or slide.image.shape[1] < size[1]:
             fits = "x".join(
-                str(min(n, s) // STRIDE * STRIDE)
+                str(min(n, s) // UNET_STRIDE * UNET_STRIDE)
                 for n, s in zip(slide.image.shape, size, strict=False)
             )
             raise SourceError(

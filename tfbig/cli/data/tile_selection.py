@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tfbig.choices import TISSUE_METHODS
 from tfbig.cli import messages
 from tfbig.sources import Coords, Slide
 from tfbig.tissue import tiling
-from tfbig.tissue.masks import METHODS, Tissue, find_tissue
+from tfbig.tissue.masks import Tissue, find_tissue
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Selection:
 
     def _mask(self, slide: Slide) -> Tissue | None:
         """Return the tissue of a slide, or None if tiles are not selected by it."""
-        if self.tissue not in METHODS:
+        if self.tissue not in TISSUE_METHODS:
             return None
         tissue = find_tissue(slide, self.tissue)
         if warning := messages.uncertain_tissue(tissue.agreement, messages.LOOK):
