@@ -1,20 +1,17 @@
-"""Start of `tfbig` and `train.py`: arguments are parsed before TensorFlow is imported.
-
-Importing `tfbig` imports Keras and TensorFlow, which takes seconds; help and wrong flags need neither.
-"""
+"""Start of `tfbig` and `train.py`: arguments are read before Keras and TensorFlow are imported, which takes seconds."""
 
 from __future__ import annotations
 
-import importlib.util
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-PACKAGE = "tfbig"
+is_light = False
+"""Whether `import tfbig` leaves Keras and TensorFlow for later; read by `tfbig/__init__.py`."""
 
 
-def main(argv: Sequence[str] | None = None, prog: str = PACKAGE) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "tfbig") -> int:
     """Run a command line and return the exit code; 130 if Ctrl-C stops it while modules are imported.
 
     Args:
@@ -22,47 +19,26 @@ def main(argv: Sequence[str] | None = None, prog: str = PACKAGE) -> int:
         prog: Name of the program in help and errors.
     """
     try:
-        with unexecuted_package() as execute:
+        with light_imports():
             from tfbig.cli.main import main as run
-
-            return run(argv, prog, before_running=execute)
+        return run(argv, prog)
     except KeyboardInterrupt:  # later, `tfbig.system.signals` stops the work
         print(f"{prog}: stopped by SIGINT", file=sys.stderr)
         return 128 + signal.SIGINT
 
 
 @contextmanager
-def unexecuted_package() -> Iterator[Callable[[], None]]:
-    """Make modules of `tfbig` importable without importing `tfbig` itself, in this context.
-
-    Modules that need neither Keras nor TensorFlow can be imported in it before the function that it returns is called,
-    which imports `tfbig` as usual. If that is not called, all of them are forgotten.
-    """
-    if PACKAGE in sys.modules:
-        yield lambda: None
-        return
-    spec = importlib.util.find_spec(PACKAGE)
-    assert spec is not None and spec.loader is not None
-    package, loader = importlib.util.module_from_spec(spec), spec.loader
-    sys.modules[PACKAGE] = package
-    executed = []
-
-    def execute() -> None:
-        executed.append(True)
-        loader.exec_module(package)
-
+def light_imports() -> Iterator[None]:
+    """Import modules of `tfbig` in this context without its names, which are imported when the first is used."""
+    global is_light
+    is_light = True
     try:
-        yield execute
+        yield
     finally:
-        if not executed:
-            _forget()
-
-
-def _forget() -> None:
-    """Remove the package from the imported modules, so that it can be imported as usual."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
-        del sys.modules[name]
+        is_light = False
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    import tfbig_command  # the module that `tfbig` imports, and not `__main__`
+
+    sys.exit(tfbig_command.main())

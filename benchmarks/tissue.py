@@ -22,9 +22,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
 from benchmarks import report
+from tfbig.choices import TISSUE_METHODS
 from tfbig.sources import Slide, open_slide
 from tfbig.tissue import Tissue, find_tissue, read_tissue
-from tfbig.tissue.masks import METHODS, small_step
+from tfbig.tissue.masks import small_step
 
 OUTLINES = ROOT / "tests" / "files" / "outlines"
 PENS = {"blue": (40, 60, 170), "green": (20, 120, 70), "black": (35, 35, 40), "red": (190, 40, 50)}
@@ -105,7 +106,7 @@ def measure(path: Path, outline: Path) -> Iterator[dict[str, Any]]:
     for name, change in CHANGES.items():
         with tempfile.TemporaryDirectory() as folder:
             other = write_changed(slide, change, Path(folder, "slide.npy"))
-            masks = {method: find_tissue(other, method) for method in METHODS}
+            masks = {method: find_tissue(other, method) for method in TISSUE_METHODS}
         figures = {method: round(dice(drawn, tissue), 3) for method, tissue in masks.items()}
         agreement = round(masks["colour"].agreement, 3)
         yield {"slide": outline.stem, "change": name, **figures, "agreement": agreement}

@@ -29,7 +29,8 @@ import tifffile
 
 import tfbig
 from tfbig import sources
-from tfbig.models.gigapixel_unet import STRIDE, gigapixel_unet
+from tfbig.choices import UNET_STRIDE
+from tfbig.models.gigapixel_unet import gigapixel_unet
 from tfbig.results import figures
 from tfbig.sources.writing import atomic_write
 from tfbig.system import output_folder
@@ -197,11 +198,13 @@ def main(
     most = image.shape[0], int(image.shape[1] * TRAINED)
     decreasing = keras.optimizers.schedules.CosineDecay(RATE, small_steps, alpha=0.1)
     for largest, count, rate in ((SMALL, small_steps, decreasing), (size, steps, RATE / 10)):
-        rows, columns = (min(*n) // STRIDE * STRIDE for n in zip(largest, size, most, strict=True))
+        rows, columns = (
+            min(*n) // UNET_STRIDE * UNET_STRIDE for n in zip(largest, size, most, strict=True)
+        )
         train(big, image, labels, (rows, columns), count, rate)
-    rows = image.shape[0] // STRIDE * STRIDE
+    rows = image.shape[0] // UNET_STRIDE * UNET_STRIDE
     first = int(image.shape[1] * TRAINED)
-    stop = first + (image.shape[1] - first) // STRIDE * STRIDE
+    stop = first + (image.shape[1] - first) // UNET_STRIDE * UNET_STRIDE
     unseen, truth = (s.crop((0, rows), (first, stop)) for s in (image, labels))
     with tempfile.TemporaryDirectory() as folder:
         prediction = big.predict_to(unseen, str(Path(folder) / "tissue.npy"))

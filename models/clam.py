@@ -13,9 +13,8 @@ import keras
 import tensorflow as tf
 from keras import layers, ops
 
+from tfbig.choices import INSTANCE_LOSSES
 from tfbig.models.pooling import NEVER, PACKAGE, Array, Shape, largest, softmax
-
-INSTANCE_LOSSES = ("cross_entropy", "svm")
 
 
 @keras.saving.register_keras_serializable(PACKAGE)

@@ -13,9 +13,9 @@ import keras
 import tensorflow as tf
 from keras import layers, ops
 
+from tfbig.choices import DISTILLATIONS
 from tfbig.models.pooling import NEVER, PACKAGE, Array, Gate, Shape, largest, softmax
 
-DISTILLATIONS = ("AFS", "MaxS", "MaxMinS", "MAS")
 LARGEST = 60.0
 """Largest difference of two activations that is distinguished; its `expm1` is far below -NEVER."""
 ARGUMENTS = (

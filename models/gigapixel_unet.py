@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import keras
 
-KERNELS, STRIDES, BOTTLENECK = (18, 8, 8), (8, 4, 4), 5
-STRIDE = math.prod(STRIDES)  # rows and columns of the input must be multiples of this
+from tfbig.choices import UNET_STRIDES
+
+KERNELS, STRIDES, BOTTLENECK = (18, 8, 8), UNET_STRIDES, 5
 FIRST_BIAS = 0.5
 
 

@@ -19,7 +19,6 @@ from tfbig.models.self_attention import SelfAttentionMIL
 
 BLOCKS = {"published": (1, 3), "smaller": (0, 3), "larger": (1, 4)}
 """Number of convolutions of stride 1 and of stride 2 in each convolutional head."""
-HEADS = (*BLOCKS, "linear", "abmil", "transformer")
 LATENT = 256
 
 
@@ -196,7 +195,7 @@ def make_head(
     """Build a head by name.
 
     Args:
-        kind: One of `HEADS`.
+        kind: One of `tfbig.choices.HEADS`.
         classes: Number of classes.
         cells: `(rows, columns)` of Z, or None for any size, as in `conv_head`.
         latent: Numbers in a code.

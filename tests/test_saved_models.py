@@ -47,6 +47,32 @@ def test_files_name_modules_that_no_longer_exist() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("imported", "is_found"),
+    [
+        ("import tfbig, keras", True),
+        ("import keras, tfbig", True),
+        (
+            "import tfbig_command\nwith tfbig_command.light_imports(): import tfbig\nimport keras",
+            False,
+        ),
+    ],
+)
+def test_importing_tfbig_is_enough(imported: str, is_found: bool) -> None:
+    """And is necessary, so that `tfbig/__init__.py` cannot leave its imports for later."""
+    program = f"""{imported}
+try:
+    print(keras.models.load_model({str(SAVED / "big_layers.keras")!r}).name)
+except TypeError as error:
+    print("Could not locate class" in str(error))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout.strip() == "True") != is_found
+
+
+@pytest.mark.slow
 def test_a_folder_called_models_is_not_imported(tmp_path) -> None:
     """A user's own `models/` stands first on the path, as it does where a script lies next to it."""
     decoy = tmp_path / "models"

@@ -77,13 +77,20 @@ def test_tensorflow_prints_nothing(arguments: tuple[str, ...], tmp_path: Path) -
     assert ended.stderr == ""
 
 
-def test_package_is_forgotten_if_it_was_not_executed() -> None:
+@pytest.mark.slow
+def test_names_are_imported_when_the_first_is_used() -> None:
     code = (
         "import tfbig_command, sys\n"
         "try:\n    tfbig_command.main(['--version'])\n"
-        "except SystemExit:\n    print([name for name in sys.modules if name.startswith('tfbig')])\n"
+        "except SystemExit:\n    import tfbig\n"
+        "print('keras' in sys.modules, hasattr(tfbig, 'unknown'), 'keras' in sys.modules)\n"
+        "print(tfbig.stream.__name__, 'keras' in sys.modules, hasattr(tfbig, 'unknown'))\n"
     )
-    assert started("-c", code).stdout.splitlines()[-1] == "['tfbig_command']"
+    assert started("-c", code).stdout.splitlines() == [
+        "tfbig 0.1.0",
+        "False False False",
+        "stream True False",
+    ]
 
 
 def test_interrupt_while_modules_are_imported(

@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 
 import tfbig_command
 
-with tfbig_command.unexecuted_package():
+with tfbig_command.light_imports():
     from tfbig.cli.settings.commands import COMMANDS
     from tfbig.cli.settings.flag import Flag, fields_of, sections_of
     from tfbig.cli.settings.request import EXIT_CODES

@@ -6,11 +6,12 @@ import pytest
 from keras import layers
 
 import tfbig
+from tfbig import choices
 from tfbig.models import encoders, latent
 
 FAST = ("published", "abmil")
 HEADS = [
-    kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in latent.HEADS
+    kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in choices.HEADS
 ]
 
 
@@ -52,7 +53,7 @@ def test_padding_of_torch():
     )
 
 
-@pytest.mark.parametrize("kind", latent.HEADS)
+@pytest.mark.parametrize("kind", choices.HEADS)
 def test_any_grid_size(kind):
     head = latent.make_head(kind, 3, latent=12, width=16)
     for cells in ((5, 9), (8, 8), (2, 3)):

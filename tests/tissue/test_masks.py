@@ -17,6 +17,7 @@ from skimage import filters, measure, morphology
 from slide_files import NDPI, PANCREAS, SMALL_SVS
 from tissue_slides import write_slide
 
+from tfbig.choices import TISSUE_METHODS
 from tfbig.errors import SourceError
 from tfbig.sources import ArraySource, Grayscale, Source, TiffSource, open_slide
 from tfbig.tissue import masks, read_tissue
@@ -202,7 +203,7 @@ def test_real_slide(level: int, factor: int) -> None:
     assert (gray.read(0, gray.shape[0])[..., 0] == actual).mean() > 0.98
 
 
-@pytest.mark.parametrize("method", masks.METHODS)
+@pytest.mark.parametrize("method", TISSUE_METHODS)
 def test_find_tissue(tmp_path: Path, method: str) -> None:
     slide = write_slide(
         tmp_path / "a.tif", resolution=(5000, 5000), resolutionunit="CENTIMETER"

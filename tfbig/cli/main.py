@@ -6,7 +6,7 @@ import importlib
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,17 +16,12 @@ from tfbig.errors import SourceWarning, Stopped, TfbigError, one_line
 from tfbig.system import signals
 
 
-def main(
-    argv: Sequence[str] | None = None,
-    prog: str = "tfbig",
-    before_running: Callable[[], None] | None = None,
-) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "tfbig") -> int:
     """Run a command line and return the exit code.
 
     Args:
         argv: The command line; by default that of the process.
         prog: Name of the program in help and errors.
-        before_running: Function to call once the arguments are right, before TensorFlow is imported.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     name = prog if prog.endswith(".py") else f"{prog} {argv[0] if argv else ''}"
@@ -34,8 +29,6 @@ def main(
         requested = request.parse(argv, prog)
     except TfbigError as error:
         return _fail(name, error)
-    if before_running is not None:
-        before_running()
     _silence_readers()
     return _run(requested, name)
 
@@ -48,6 +41,8 @@ def _silence_readers() -> None:
 
 def _run(requested: request.Request, name: str) -> int:
     """Import the module of a command, and run it."""
+    from tfbig import backend  # noqa: F401  # the first name imports all: see `tfbig_command.light_imports`
+
     module = importlib.import_module(requested.command.module)
     with signals.on_signals(requested.command.on_signal), _warnings_in_one_line():
         try:

@@ -4,9 +4,10 @@
 prepare bags for training; `generate` makes bags of digits and of pictures.
 """
 
+from tfbig.choices import NORMS
 from tfbig.mil import generate
 from tfbig.mil.bag_dataset import BagSet, dataset, foreground, read_bags, sample_size
-from tfbig.mil.model import MIL, NORMS, bag_model
+from tfbig.mil.model import MIL, bag_model
 from tfbig.models.abmilx import ABMILX
 from tfbig.models.clam import CLAM, InstanceLoss
 from tfbig.models.dsmil import DSMIL

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfbig import sources
+from tfbig.choices import NORMS
 from tfbig.engine import keras_variables, traced_steps
 from tfbig.errors import UnsupportedLayerError
 from tfbig.mil import abmil_acc
@@ -22,7 +23,6 @@ from tfbig.streaming.twin_model import TwinModel
 from tfbig.system import keras_internals, tf_errors
 from tfbig.system.budget import Budget
 
-NORMS = ("exact", "frozen", "per_slice")
 MODES = ("exact", "published")
 
 

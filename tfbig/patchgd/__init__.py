@@ -5,9 +5,10 @@ latent grid as a layer, for hierarchies. `SideBySide`, `Chooser`, `replaced`, `w
 training loops.
 """
 
+from tfbig.choices import FILLINGS
 from tfbig.geometry.patch_grid import PatchGrid
 from tfbig.models.latent import BagHead, conv_head, transformer_head
-from tfbig.patchgd.latent_grid import FILLINGS, LatentGrid, SideBySide, patch_model, replaced
+from tfbig.patchgd.latent_grid import LatentGrid, SideBySide, patch_model, replaced
 from tfbig.patchgd.model import PatchGD
 from tfbig.patchgd.patch_sampling import Chooser, weighted
 from tfbig.patchgd.segmentation import PatchGDSegmentation, assembled

@@ -9,9 +9,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfbig.choices import FILLINGS
 from tfbig.geometry import patch_grid
 from tfbig.patchgd import patch_sampling, slice_encoder
-from tfbig.patchgd.latent_grid import FILLINGS, check_encoder, shaped, slice_size
+from tfbig.patchgd.latent_grid import check_encoder, shaped, slice_size
 from tfbig.patchgd.patch_reader import PatchReader
 from tfbig.streaming import gradient_step
 from tfbig.system import backend, keras_internals, replication, tf_errors, xla

@@ -8,12 +8,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfbig.choices import FILLINGS
 from tfbig.geometry import patch_grid
 from tfbig.patchgd import patch_sampling, slice_encoder
 from tfbig.patchgd.patch_reader import PatchReader
 from tfbig.system import keras_internals
-
-FILLINGS = ("published", "frozen")
 
 
 @keras.saving.register_keras_serializable(package="tfbig")

@@ -15,10 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfbig.choices import SAMPLERS, SCALES
 from tfbig.system import traces
-
-SAMPLERS = ("shuffle", "replacement", "attention")
-SCALES = ("published", "unbiased")
 
 
 class Chooser:

@@ -19,6 +19,7 @@ import numpy as np
 import yaml
 from markupsafe import Markup
 
+from tfbig.choices import MAX_VIEWS
 from tfbig.errors import SourceError
 from tfbig.results import (
     classification,
@@ -32,7 +33,6 @@ from tfbig.results import (
 from tfbig.units import counted, format_bytes
 
 NAME: Final = "report.html"
-MAX_VIEWS: Final = 100
 MAX_FIGURES: Final = 12
 MAX_ROWS: Final = 1000
 _APART: Final = ("confusion", "left_out", "planned_bytes", "peak_bytes", "base_bytes")

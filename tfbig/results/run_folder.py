@@ -26,6 +26,7 @@ from typing import Any
 import keras
 import yaml
 
+from tfbig.choices import CONFIG
 from tfbig.errors import SourceError, reason_of
 from tfbig.sources import csv_table
 from tfbig.sources.writing import atomic_write
@@ -33,7 +34,6 @@ from tfbig.system import output_folder, yaml_files
 from tfbig.units import counted
 
 CHECKPOINTS = "checkpoints"
-CONFIG = "config.yaml"
 HISTORY = "history.csv"
 MODEL = "model.keras"
 METRICS = "metrics.json"

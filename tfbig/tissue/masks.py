@@ -19,6 +19,7 @@ import numpy.typing as npt
 from scipy import ndimage
 from skimage import color, filters, morphology
 
+from tfbig.choices import TISSUE_METHODS
 from tfbig.errors import SourceError
 from tfbig.sources import PackedMask, Slide, Source, Upsampled
 from tfbig.sources.resolution import is_plausible
@@ -26,7 +27,6 @@ from tfbig.units import counted
 
 __all__ = ["BlockMeans", "Tissue", "find_tissue", "tissue_mask"]
 
-METHODS: Final = ("colour", "otsu", "grey")
 COLOUR: Final = 5.0
 """Distance in a and b of CIELAB from the colour of glass from which on a pixel is tissue: JPEG tiles differ by 4."""
 NOISE: Final = 4.0
@@ -235,7 +235,7 @@ def find_tissue(
         >>> tissue.mask.shape, round(tissue.share, 2)
         ((300, 200), 0.17)
     """
-    if method not in METHODS or (dark and method == "grey"):
+    if method not in TISSUE_METHODS or (dark and method == "grey"):
         raise ValueError(
             f"received method '{method}', dark={dark}; expected 'colour' or 'otsu', or 'grey' with dark=False."
         )

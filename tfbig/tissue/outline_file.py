@@ -14,15 +14,14 @@ from typing import Any, Final, NamedTuple
 import shapely
 from shapely.affinity import translate
 
+from tfbig.choices import ORIGINS
 from tfbig.errors import SourceError
 from tfbig.sources.files import PathLike
 from tfbig.units import counted
 
 SUFFIXES: Final = (".geojson", ".json", ".geojson.gz", ".json.gz")
 """Ends of the names of files of outlines."""
-SCANNED, LEVEL_0 = "scanned", "level-0"
-ORIGINS: Final = (SCANNED, LEVEL_0)
-"""Where outlines are counted from: the corner of the scanned area, as in QuPath, or that of level 0."""
+SCANNED, LEVEL_0 = ORIGINS
 MOST_BYTES: Final = 2**30
 """Largest size of a file after it is decompressed."""
 _IGNORED: Final = "ignore*"

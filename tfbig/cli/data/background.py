@@ -14,10 +14,10 @@ import numpy as np
 
 import tfbig
 from tfbig import SourceError, sources
+from tfbig.choices import TISSUE_METHODS
 from tfbig.cli import messages, paths
 from tfbig.cli.data import side_tables, slide_folders
 from tfbig.cli.settings.background_settings import BackgroundSettings
-from tfbig.cli.settings.choices import TISSUE_METHODS
 from tfbig.cli.settings.slide_settings import TileSettings
 from tfbig.plan.plan import Plan
 from tfbig.results import slide_viewer

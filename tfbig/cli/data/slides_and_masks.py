@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig import sources
+from tfbig.choices import UNET_STRIDE
 from tfbig.cli.data import background
 from tfbig.cli.data.background import Masking
 from tfbig.cli.data.slide_folders import files_in, masks_of, say_unused_masks, without_masks
 from tfbig.errors import SourceError
-from tfbig.models.gigapixel_unet import STRIDE
 from tfbig.sources.source import Pointwise
 from tfbig.tissue.drawn import Outlined
 from tfbig.tissue.masks import BlockMeans
@@ -74,8 +74,8 @@ class LabelledSlide:
 
     def padded(self) -> LabelledSlide:
         """Return it with background below and to the right, up to a multiple of the network's stride."""
-        image = sources.Padded(self.image, STRIDE, self.fill or 0)
-        return LabelledSlide(self.name, image, sources.Padded(self.labels, STRIDE))
+        image = sources.Padded(self.image, UNET_STRIDE, self.fill or 0)
+        return LabelledSlide(self.name, image, sources.Padded(self.labels, UNET_STRIDE))
 
 
 class MaskSource(sources.Source):
@@ -124,9 +124,9 @@ def open_slide(
     """
     source = sources.open(path)
     origin = source.origin
-    if min(source.shape[:2]) < STRIDE:
+    if min(source.shape[:2]) < UNET_STRIDE:
         raise SourceError(
-            f"{path}: is {_size(source)} pixels; expected at least {STRIDE} x {STRIDE}, the stride "
+            f"{path}: is {_size(source)} pixels; expected at least {UNET_STRIDE} x {UNET_STRIDE}, the stride "
             "of the network. Remove the slide, or provide it at a higher resolution."
         )
     if masking is not None:

@@ -10,11 +10,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tfbig.choices import TISSUE_METHODS
 from tfbig.cli import messages
 from tfbig.errors import SourceError
 from tfbig.sources import Coords, Slide
 from tfbig.tissue import tiling
-from tfbig.tissue.masks import METHODS, Tissue, find_tissue
+from tfbig.tissue.masks import Tissue, find_tissue
 
 TILE, MPP, MIN_TISSUE = 256, 0.5, 0.6
 """Default size, micrometres per pixel and smallest share of tissue of tiles."""
@@ -72,7 +73,11 @@ class Selection:
 
     def mask(self, slide: Slide) -> Tissue | None:
         """Find the tissue of a slide; None if tiles are not selected by it."""
-        return find_tissue(slide, self.tissue, dark=self.dark) if self.tissue in METHODS else None
+        return (
+            find_tissue(slide, self.tissue, dark=self.dark)
+            if self.tissue in TISSUE_METHODS
+            else None
+        )
 
     def tiles(
         self,

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 import tfbig
 from tfbig import SourceError, sources
+from tfbig.choices import UNET_STRIDE
 from tfbig.cli import machine, slide_batch
 from tfbig.cli.data import background
 from tfbig.cli.data.background import Masking
@@ -20,7 +21,6 @@ from tfbig.cli.data.masked_images import CLASSES, smaller
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.predictor import Predictor
 from tfbig.cli.predictors.results import Config
-from tfbig.cli.settings.choices import UNET_STRIDE
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.patchgd import PatchGDSegmentation
 from tfbig.results import figures, geojson, outlines, slide_viewer

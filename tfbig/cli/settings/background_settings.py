@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tfbig.choices import ORIGINS, TISSUE_METHODS
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.flag import flag
@@ -29,7 +30,7 @@ def outline_origin_flag(default: str | None, described: str) -> str | None:
     """
     field: str | None = flag(
         default,
-        choices=choices.ORIGINS,
+        choices=ORIGINS,
         help="where outlines in GeoJSON are counted from, those that are read and those that are written. scanned: the "
         "corner of the scanned area, as in QuPath, for MRXS, SCN, BIF and others that say it; level-0: the corner of "
         f"level 0 (default: {described})",
@@ -52,7 +53,7 @@ class BackgroundSettings:
     tissue: str | None = flag(
         type=types.tissue_or_masks,
         path=True,
-        words=choices.TISSUE_METHODS,
+        words=TISSUE_METHODS,
         metavar="METHOD|FILE|FOLDER",
         help="what is not background: tissue, found as in tfbig tile by colour, otsu or grey; or a FOLDER of masks, "
         "SLIDE.geojson with outlines or an image SLIDE.png, SLIDE.tif or SLIDE.npy of the same shape that is not 0 "

@@ -1,6 +1,8 @@
-"""Names that flags offer. Modules that import TensorFlow define what they mean; a test checks that both agree."""
+"""Names of the command line; those that functions use too are in `tfbig.choices`."""
 
 from __future__ import annotations
+
+from tfbig.choices import NETWORKS, PATHOLOGY_ENCODERS, TISSUE_METHODS
 
 AGGREGATORS = (
     *("abmil", "gated", "abmil_relu", "abmil_gelu"),
@@ -11,9 +13,6 @@ AUGMENTATIONS = ("a3", "slide")
 SLIDE_AUGMENTATIONS = ("none", "brightness")
 BACKGROUNDS = ("skip", "compute")
 BAGS = ("shapes", "digits", "pictures", "folder", "slides", "features")
-DISTILLATIONS = ("AFS", "MaxS", "MaxMinS", "MAS")
-FILLINGS = ("published", "frozen")
-HEADS = ("published", "smaller", "larger", "linear", "abmil", "transformer")
 IMAGES = ("drawn", "digits", "folder", "pictures", "har", "slides")
 INPUT_CHANNELS = {"rgb": 3, "gray": 1, "inverted-gray": 1}
 """Inputs of `tfbig predict`, and the channels of each."""
@@ -28,30 +27,15 @@ MONITORS = {
 }
 """Targets of `--task mil` and `images`, and the validation metrics of each by which an epoch can be kept."""
 LOWER_IS_BETTER = ("loss", "mae")
-INSTANCE_LOSSES = ("cross_entropy", "svm")
 MASK_LOSSES = ("binary_cross_entropy", "dice")
-NORMS = ("exact", "frozen", "per_slice")
 OPTIMIZERS = ("adam", "coupled_adam", "adamw", "demon_adam", "demon_adamw", "lookahead_radam")
-ORIGINS = ("scanned", "level-0")
 READERS = ("tifffile", "openslide", "zarr", "rasterio")
-RESNETS = (
-    *("resnet18", "resnet34", "resnet50", "resnet18_gn", "resnet50_gn"),
-    *("resnet18_flat", "resnet26"),
-)
 STAINS = ("none", "macenko", "reinhard")
 SCHEDULES = ("constant", "cosine", "step-cosine", "exponential", "linear")
-SAMPLERS = ("shuffle", "replacement", "attention")
-SCALES = ("published", "unbiased")
 SCENE_LOSSES = ("cross_entropy", "mse", "huber")
 SCENE_TARGETS = ("class", "regression")
 SURVIVAL_LOSSES = ("discrete", "cox")
 TARGETS = tuple(MONITORS)
-TRUNKS = ("small", "strided")
-NETWORKS = (*RESNETS, "mobilenetv2")
-PATHOLOGY_ENCODERS = (
-    *("uni", "uni2-h", "virchow", "virchow2", "h-optimus-0", "h-optimus-1"),
-    *("prov-gigapath", "phikon", "phikon-v2", "conch-1.5"),
-)
 FEATURE_ENCODERS = (
     *(name for name in NETWORKS if name != "resnet18_flat"),
     *PATHOLOGY_ENCODERS,
@@ -75,29 +59,19 @@ COLLECTIONS = {
 }
 """Public data sets of `tfbig dataset`, and what each is."""
 
-UNET_STRIDE = 128
-"""Rows and columns of crops for the gigapixel U-Net are multiples of this."""
 WHOLE = "whole"
 """Crop of whole slides."""
-DIRECTIONS = ("LR", "PA", "IS")
-"""Directions of the patient along each of its axes, one of which names the direction of an axis of a volume."""
 STORED = "stored"
 """Orientation of volumes as they are stored."""
 VOLUME_AUGMENTATIONS = ("none", "mirror")
 VOLUME_LOSSES = ("dice_crossentropy", "crossentropy")
 EVALUATED = ("test", "all")
 """Slides of another table that are evaluated."""
-TISSUE_METHODS = ("colour", "otsu", "grey")
-"""Ways to find the tissue of a slide."""
 TISSUE = (*TISSUE_METHODS, "grey-tiles", "none")
 """Ways to find tissue, for tiles."""
-MAX_VIEWS = 100
-"""Most slides with a zoomable view in a report."""
 WARM_START_EPOCHS = 4
 """Default number of epochs on single digits."""
 IMAGENET = "imagenet"
 """Value of `--encoder-weights` for published weights."""
 RANDOM = "random"
 """Value of `--encoder-weights` for random weights, also where a recipe names others."""
-CONFIG = "config.yaml"
-"""File of the settings of a run."""

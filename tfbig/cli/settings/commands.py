@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tfbig.choices import MAX_VIEWS
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.background_settings import BackgroundSettings
@@ -128,7 +129,7 @@ class ReportSettings:
         help="results folder of train, evaluate, tile or predict",
     )
     max_slides: int = flag(
-        choices.MAX_VIEWS,
+        MAX_VIEWS,
         type=types.count,
         help="most slides with a zoomable view: 0.7 MB each, 20 MB all together (default: %(default)s)",
     )

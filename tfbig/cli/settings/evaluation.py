@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tfbig.choices import CONFIG
 from tfbig.cli import paths
 from tfbig.cli.settings import flag_errors, training, yaml_flags
-from tfbig.cli.settings.choices import CONFIG
 from tfbig.cli.settings.run_settings import RunSettings
 from tfbig.cli.settings.series import members
 from tfbig.cli.settings.tasks import TrainSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfbig.cli.settings import choices
+from tfbig.choices import FILLINGS, SCALES
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.flag import flag
 
@@ -34,12 +34,12 @@ class PatchSettings:
     )
     encoder_scale: str = flag(
         "published",
-        choices=choices.SCALES,
+        choices=SCALES,
         help="scale of the encoder's gradient (default: %(default)s)",
     )
     filling_norm: str = flag(
         "published",
-        choices=choices.FILLINGS,
+        choices=FILLINGS,
         help="BatchNormalization while Z is filled (default: %(default)s)",
     )
     patches_at_once: int | None = flag(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tfbig.choices import NETWORKS, TRUNKS
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.data_settings import confine_flag, shares_flag
@@ -66,7 +67,7 @@ class PatchGDSegmentationNetwork:
 
     encoder: str = flag(
         "small",
-        choices=[*choices.TRUNKS, *choices.NETWORKS],
+        choices=[*TRUNKS, *NETWORKS],
         help="network of a patch, without pooling (default: %(default)s)",
     )
     encoder_weights: str | None = encoder_weights_flag()

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tfbig import __version__
 from tfbig.cli import paths
 from tfbig.cli.settings import evaluation, flag_errors, parser, training, yaml_flags
 from tfbig.cli.settings.commands import COMMANDS, Command
 
-VERSION = "0.1.0"
 EXIT_CODES = "Exit codes: 0: success; 1: error; 2: wrong flags; 3: some files failed (see failed.csv) or are missing."
 
 
@@ -69,7 +69,7 @@ def _parser(prog: str) -> tuple[argparse.ArgumentParser, dict[str, argparse.Argu
         epilog=EXIT_CODES,
         allow_abbrev=False,
     )
-    whole.add_argument("--version", action="version", version=f"tfbig {VERSION}")
+    whole.add_argument("--version", action="version", version=f"tfbig {__version__}")
     commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         if command.settings is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tfbig.choices import UNET_STRIDE
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.background_settings import (
@@ -202,7 +203,7 @@ class MaskSettings:
     stride: int | None = flag(
         type=types.count,
         help="masks: pad rows and columns of slides to multiples of this many pixels "
-        f"(default: {choices.UNET_STRIDE} for the gigapixel U-Net of a run, else 32)",
+        f"(default: {UNET_STRIDE} for the gigapixel U-Net of a run, else 32)",
     )
     threshold: float = flag(
         0.5,

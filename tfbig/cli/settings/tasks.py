@@ -5,6 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from tfbig.choices import (
+    DISTILLATIONS,
+    HEADS,
+    INSTANCE_LOSSES,
+    NETWORKS,
+    NORMS,
+    PATHOLOGY_ENCODERS,
+    RESNETS,
+    SAMPLERS,
+    TRUNKS,
+    UNET_STRIDE,
+)
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.background_settings import BackgroundSettings
@@ -78,7 +90,7 @@ class SegmentationTask:
         "1024x1024",
         type=types.crop,
         metavar="HxW",
-        help=f"rows x columns of a crop in pixels, multiples of {choices.UNET_STRIDE}, or whole: each training "
+        help=f"rows x columns of a crop in pixels, multiples of {UNET_STRIDE}, or whole: each training "
         "slide whole, once in an epoch; validation and test use whole slides (default: %(default)s)",
     )
     augment: str = flag(
@@ -165,7 +177,7 @@ class MILNetwork:
     )
     encoder: str = flag(
         "small",
-        choices=["small", "lenet", *choices.RESNETS, *choices.PATHOLOGY_ENCODERS, "none"],
+        choices=["small", "lenet", *RESNETS, *PATHOLOGY_ENCODERS, "none"],
         help="network of an instance; none if bags hold features (default: %(default)s)",
     )
     encoder_weights: str | None = encoder_weights_flag()
@@ -195,7 +207,7 @@ class MILNetwork:
     pseudo_bags: int = flag(4, type=types.count, help="pseudo-bags of dtfd (default: %(default)s)")
     distillation: str = flag(
         "AFS",
-        choices=choices.DISTILLATIONS,
+        choices=DISTILLATIONS,
         help="feature distillation of dtfd (default: %(default)s)",
     )
     two_tiers: bool = flag(False, help="dtfd: train each tier only with its own loss")
@@ -208,7 +220,7 @@ class MILNetwork:
     )
     instance_loss: str = flag(
         "cross_entropy",
-        choices=choices.INSTANCE_LOSSES,
+        choices=INSTANCE_LOSSES,
         help="clam: loss of the instances; svm: smooth support vector machine (default: %(default)s)",
     )
     subtyping: bool = flag(
@@ -223,7 +235,7 @@ class MILNetwork:
     )
     norm: str = flag(
         "exact",
-        choices=[*choices.NORMS, "none"],
+        choices=[*NORMS, "none"],
         help="BatchNormalization of the encoder in training; none removes it (default: %(default)s)",
     )
     published: bool = flag(
@@ -304,7 +316,7 @@ class ImageNetwork:
 
     encoder: str = flag(
         "strided",
-        choices=[*choices.TRUNKS, *choices.NETWORKS, "series"],
+        choices=[*TRUNKS, *NETWORKS, "series"],
         help="network of a patch; series: that of PatchGD for HAR (default: %(default)s)",
     )
     encoder_weights: str | None = encoder_weights_flag()
@@ -322,7 +334,7 @@ class ImageNetwork:
     )
     head: str = flag(
         "transformer",
-        choices=[*choices.HEADS, "series"],
+        choices=[*HEADS, "series"],
         help="network over the latent grid; linear: one linear layer, for --mode device the network without a head, "
         "for --encoder series that of the paper, while series is that of its code (default: %(default)s)",
     )
@@ -366,7 +378,7 @@ class ImageTraining(ClassifierSettings, PatchSettings):
     )
     sampler: str = flag(
         "shuffle",
-        choices=choices.SAMPLERS,
+        choices=SAMPLERS,
         help="how the patches of an inner step are drawn (default: %(default)s)",
     )
     test_only: str | None = evaluated_run_flag("the test images")

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfbig.choices import CONFIG
 from tfbig.cli.settings import data_kinds, parser, yaml_flags
-from tfbig.cli.settings.choices import CONFIG
 from tfbig.cli.settings.flag import flag, flags_of, to_save
 from tfbig.cli.settings.run_settings import RunSettings, task_flag
 from tfbig.cli.settings.tasks import TrainSettings

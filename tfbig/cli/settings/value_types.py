@@ -5,8 +5,9 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from pathlib import Path
 
+from tfbig.choices import DIRECTIONS, TISSUE_METHODS, UNET_STRIDE
 from tfbig.cli.settings import choices
-from tfbig.cli.settings.choices import DIRECTIONS, STORED, UNET_STRIDE, WHOLE
+from tfbig.cli.settings.choices import STORED, WHOLE
 from tfbig.system.budget import parse_bytes
 
 
@@ -99,9 +100,9 @@ def tissue(text: str) -> str:
 
 def tissue_or_masks(text: str) -> str:
     """Return a way to find the tissue of slides, or the path of masks."""
-    if text not in choices.TISSUE_METHODS and not Path(text).exists():
+    if text not in TISSUE_METHODS and not Path(text).exists():
         raise ArgumentTypeError(
-            f"'{text}' is neither one of {', '.join(choices.TISSUE_METHODS)} nor a mask or a folder of masks"
+            f"'{text}' is neither one of {', '.join(TISSUE_METHODS)} nor a mask or a folder of masks"
         )
     return text
 

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 import tfbig
+from tfbig.choices import UNET_STRIDE
 from tfbig.cli import machine, paths
 from tfbig.cli.data import background, dense_items, slide_splits, slides_and_masks
 from tfbig.cli.data.slide_splits import SlideSplits
@@ -22,7 +23,7 @@ from tfbig.cli.tasks.dense_task import DenseTask, Judged
 from tfbig.cli.tasks.task import Curve, Models, Plans
 from tfbig.metrics import Dice
 from tfbig.metrics.confusion import OVERLAPS
-from tfbig.models.gigapixel_unet import STRIDE, gigapixel_unet
+from tfbig.models.gigapixel_unet import gigapixel_unet
 from tfbig.training import Epochs
 from tfbig.units import counted
 
@@ -169,7 +170,7 @@ def _check_training(settings: SegmentationSettings, slides: SlideSplits) -> None
         dense_items.check_batch(whole, settings.batch_size, "slides")
     else:
         sizes = ((slide.name, slide.image.shape) for slide in slides.train)
-        dense_items.check_crop(sizes, size, STRIDE, " or whole")
+        dense_items.check_crop(sizes, size, UNET_STRIDE, " or whole")
 
 
 def _size(settings: SegmentationSettings) -> tuple[int, int] | None:

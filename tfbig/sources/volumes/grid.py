@@ -6,20 +6,16 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from tfbig.choices import DIRECTIONS
 from tfbig.errors import SourceError
 
 Spacing: TypeAlias = tuple[float, float, float]
 Affine: TypeAlias = tuple[tuple[float, ...], ...]
-
-WORLD: Final = ("LR", "PA", "IS")
-"""Names of both directions of each axis of the patient: x grows from left to right, y from posterior to anterior, z
-from
-inferior to superior."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,7 @@ class VoxelGrid:
             itertools.permutations(range(3)),
             key=lambda axes: sum(abs(matrix[world, n]) for n, world in enumerate(axes)),
         )
-        return "".join(WORLD[world][int(matrix[world, n] > 0)] for n, world in enumerate(best))
+        return "".join(DIRECTIONS[world][int(matrix[world, n] > 0)] for n, world in enumerate(best))
 
     def cropped(self, starts: Sequence[int]) -> VoxelGrid:
         """Return the grid of a box.
@@ -165,7 +161,7 @@ def turn_to(
 
 def is_orientation(text: str) -> bool:
     """Return whether a text such as `'SAR'` names a direction of each axis of the patient."""
-    found = [n for letter in text for n, pair in enumerate(WORLD) if letter in pair]
+    found = [n for letter in text for n, pair in enumerate(DIRECTIONS) if letter in pair]
     return len(text) == 3 and sorted(found) == [0, 1, 2]
 
 
@@ -180,7 +176,7 @@ def spacing_of(values: Sequence[float]) -> Spacing | None:
 
 
 def _world_axis(letter: str) -> int:
-    return next(n for n, pair in enumerate(WORLD) if letter in pair)
+    return next(n for n, pair in enumerate(DIRECTIONS) if letter in pair)
 
 
 def _triple(values: Any) -> Spacing:
