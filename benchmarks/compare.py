@@ -3,8 +3,8 @@
     python benchmarks/compare.py [--network resnet18 --side 2048 --ways plain streamed --rounds 3]
 
 Prints one JSON line per way: medians, and the ratios of time and memory to the first way, of processes that ran one
-after the other. `--torch PYTHON` names a Python with PyTorch, for the ways of `torch_step.py`, and `--jax PYTHON` one
-with JAX, for those of `jax_step.py`. Plain Keras is as it is by default: XLA compiles it on a GPU, and not on a CPU.
+after the other. `--torch PYTHON` names a Python with PyTorch, for the ways of `torch_step.py`. Plain Keras is as it is
+by default: XLA compiles it on a GPU, and not on a CPU.
 """
 
 from __future__ import annotations
@@ -41,11 +41,8 @@ WAYS: dict[str, dict[str, Any]] = {
 """`budget`: streamed, within `--host` if it is set; `remat`: mode of `keras.RematScope`; `policy`: dtype policy;
 `xla`: `jit_compile` of Keras for the plain model, by default "auto"."""
 
-PEERS = {
-    **dict.fromkeys(("torch", "torch-checkpoint", "torch-save_on_cpu", "lightstream"), "torch"),
-    **dict.fromkeys(("jax", "jax-checkpoint"), "jax"),
-}
-"""See `torch_step.py` and `jax_step.py`."""
+PEERS = ("torch", "torch-checkpoint", "torch-save_on_cpu", "lightstream")
+"""See `torch_step.py`."""
 
 
 def main() -> None:
@@ -61,11 +58,10 @@ def main() -> None:
     runs: dict[str, list[dict[str, Any]]] = {way: [] for way in arguments.ways}
     for _ in range(arguments.rounds):
         for way in list(runs):
-            peer = PEERS.get(way)
-            script = [str(ROOT / f"benchmarks/{peer}_step.py") if peer else __file__, *words]
-            script += _peer_options(arguments) if peer == "torch" else [] if peer else options
-            script += ["--only", way]
-            python = getattr(arguments, peer) if peer else None
+            peer = way in PEERS
+            script = [str(ROOT / "benchmarks/torch_step.py") if peer else __file__, *words]
+            script += [*(_peer_options(arguments) if peer else options), "--only", way]
+            python = arguments.torch if peer else None
             try:
                 runs[way].append(report.in_own_process(script, python))
             except subprocess.CalledProcessError as error:
@@ -95,7 +91,6 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--policy", help="of Keras, for all ways that have none of their own")
     parser.add_argument("--optimizer", default="adam", choices=["adam", "adamw"])
     parser.add_argument("--torch", default=sys.executable, help="a Python that has PyTorch")
-    parser.add_argument("--jax", default=sys.executable, help="a Python that has JAX")
     parser.add_argument("--only", choices=list(WAYS), help="one way, in this process")
     return parser.parse_args(words)
 

@@ -22,18 +22,13 @@ from samples import ROOT
 import tfbig
 from benchmarks import (
     compare,
-    end_to_end,
     first_step,
     gpu,
     gpu_profile,
     gpu_series,
-    mil_loss,
     profile,
-    qmnist_variants,
     run,
-    scaling,
 )
-from tfbig.datasets.digits import drawn_digits
 
 
 def printed(script: str, *words: object) -> list[dict]:
@@ -78,33 +73,6 @@ def test_planning() -> None:
     assert line["case"] == "planning of MobileNetV2"
     assert 0 < line["device_bytes"] <= 500e6
     assert line["predicted_seconds"] > 0
-
-
-@pytest.mark.slow
-def test_end_to_end(tmp_path: Path) -> None:
-    """All ways train and are tested; with few images and little time, scores say nothing."""
-    plot = tmp_path / "curves.png"
-    words = ["--seconds", "1", "--seeds", "1", "--images", "8", "--tests", "8", "--plot", str(plot)]
-    lines = printed("end_to_end.py", *words)
-    assert [line["case"] for line in lines] == [f"end to end: {task}" for task in end_to_end.TASKS]
-    for line in lines:
-        assert all(line[way]["steps"] > 0 for way in end_to_end.WAYS)
-        assert all(0 <= line[way]["auc"] <= 1 for way in end_to_end.WAYS)
-    assert plot.stat().st_size > 1000
-
-
-def test_images_of_the_end_to_end_benchmark() -> None:
-    """Tiles are cut from the images in order, and nuclei of label 1 follow their circle."""
-    digits = drawn_digits(200)
-    train = end_to_end.digit_images(4, (digits[0].take(range(200)), digits[1]), 0)
-    np.testing.assert_array_equal(train.tiles[1, 9], train.pixels[1, 28:56, 28:56])
-    rng = np.random.default_rng(0)
-    nuclei = end_to_end.gland(True, 128, 16, rng)
-    centre = np.mean([place for _, place, _ in nuclei], axis=0)
-    for _, place, angle in nuclei:
-        assert np.hypot(*(place - centre)) == pytest.approx(24)
-        across = np.array([np.sin(angle), np.cos(angle)])
-        assert abs(np.dot(place - centre, across)) == pytest.approx(24)
 
 
 @pytest.mark.slow
@@ -160,7 +128,7 @@ def test_kind_of(operation: str, kind: str) -> None:
 def test_command_line_of_a_case(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The script of every case accepts its arguments."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    script, *words = run.command(run.CASES[name], torch=sys.executable, jax=sys.executable)
+    script, *words = run.command(run.CASES[name], torch=sys.executable)
     module = importlib.import_module(f"benchmarks.{script.removesuffix('.py')}")
     arguments = vars(module.parse_arguments(words))
     for flag, value in pairwise(words):
@@ -199,60 +167,6 @@ def test_lines_of_stages(capfd: pytest.CaptureFixture[str]) -> None:
     assert "no GPU" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("of", ["mean", "fastest"])
-def test_fit_of_the_scaling_study(of: str) -> None:
-    """Times of a power law give its exponent, and the factor of twice the median area."""
-    sides = range(1024, 2049, 256)
-    law = {side: 2e-7 * side ** (2 * 1.05) for side in sides}
-    seconds = {side: [law[side] * factor for factor in (1.0, 1.1, 1.2)] for side in sides}
-    line = scaling.fit(
-        {"model": "resnet18", "stages": "4", "seconds": seconds, "peak_bytes": 1}, of
-    )
-    assert line["b"] == pytest.approx(1.05, abs=2e-3)
-    assert line["doubling"] == pytest.approx(2**1.05, abs=2e-3)
-    assert line["r2"] == pytest.approx(1, abs=1e-4)
-    assert line["fastest"] == pytest.approx(list(law.values()), abs=1e-3)
-    assert line["seconds"] == pytest.approx([1.1 * value for value in law.values()], abs=1e-3)
-    assert line["deviations"] == pytest.approx([0.1 * value for value in law.values()], abs=1e-3)
-
-
-def test_drawn_lines_of_mil_loss(tmp_path: Path) -> None:
-    """The last line of each learning rate is drawn, in the order of the rates."""
-    case = {"losses": {"whole bags": [1.0], "a quarter at once": [1.0]}, "differences": {}}
-    pairs = {"losses": case["losses"], "differences": mil_loss.differences(case["losses"])}
-    lines = [
-        {"case": "mil_loss", "size": [8], "learning_rate": rate, "commit": commit}
-        | {"cases": {"without": pairs}}
-        for rate, commit in ((1e-6, "old"), (5e-5, "one"), (1e-6, "new"), (2.0, "another"))
-    ]
-    results = tmp_path / "results.jsonl"
-    results.write_text("\n".join(map(json.dumps, [*lines, lines[0] | {"case": "another"}])))
-    drawn = mil_loss.drawn_lines(results, [8])
-    assert [(rate, line["commit"]) for rate, line in drawn.items()] == [
-        (5e-5, "one"),
-        (1e-6, "new"),
-    ]
-    mil_loss.draw(drawn, tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_drawing_of_qmnist_variants(tmp_path: Path) -> None:
-    """Ways to train are drawn that were not tested in all ways."""
-    spread = {key: {"mean": 0.9, "std": 0.1} for key in qmnist_variants.FIGURES}
-    tested = {
-        "ABMIL-SAMPL-3%": {"100%": spread},
-        "ABMIL-ACC-100%": {"100%": spread, "3%": spread},
-        "ABMIL-ACC-3%": {"100%": spread},
-    }
-    lines = [{"case": qmnist_variants.CASE, "trained": n, "tested": t} for n, t in tested.items()]
-    file = tmp_path / "results.jsonl"
-    file.write_text("\n".join(map(json.dumps, [*lines, {"case": "another"}])))
-    drawn = qmnist_variants.drawn(file)
-    assert list(drawn) == ["ABMIL-ACC-3%", "ABMIL-ACC-100%", "ABMIL-SAMPL-3%"]
-    qmnist_variants.draw(drawn, tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_unknown_arguments_are_refused() -> None:
     """The command lines above would fail with an argument that a script does not have."""
     with pytest.raises(SystemExit):
@@ -274,34 +188,6 @@ def test_features(tmp_path: Path) -> None:
     assert (line["case"], line["encoder"], line["exit_code"]) == ("features", "resnet18", 0)
     assert line["peak_bytes"] > line["base_bytes"] > 0
     assert line["seconds"] > line["slide_seconds"] > 0
-
-
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """Pictures of two classes."""
-    for number, name in enumerate(("cat", "dog")):
-        (tmp_path / name).mkdir()
-        for i in range(40):
-            pixels = np.random.default_rng(i).integers(0, 99, (40, 40, 3)) + 150 * number
-            Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / name / f"{i}.png")
-    return tmp_path
-
-
-@pytest.mark.slow
-def test_normalisation(pictures: Path) -> None:
-    words = ("--data", str(pictures), "--epochs", "2", "--methods", "group", "patchgd")
-    lines = printed("normalisation.py", *words)
-    assert [x["way"] for x in lines] == ["group", "patchgd"]
-    assert all(0 <= x["accuracy"] <= 1 for x in lines)
-
-
-@pytest.mark.slow
-def test_patch_generator(pictures: Path) -> None:
-    words = ("--data", str(pictures), "--steps", "2", "--epochs", "1")
-    lines = printed("patch_generator.py", *words)
-    assert [x["way"] for x in lines] == ["share 0.5", "share 1.0"]
-    assert all(0 < x["halves"] < x["untrained"] for x in lines)
-    assert len({x["untrained"] for x in lines}) == 1
 
 
 def test_overlap_of_copies_and_kernels() -> None:
@@ -336,16 +222,6 @@ def test_picture_of_saved_profiles(tmp_path: Path) -> None:
     assert {(31, 119, 180), (255, 127, 14)} <= colours  # of the first two kinds
     for line in profile.saved_lines():
         assert sum(line["shares"].values()) == pytest.approx(1, abs=1e-3)
-
-
-@pytest.mark.slow
-def test_kernels_of_one_pixel() -> None:
-    words = ("--network", "MobileNetV2", "--side", 64, "--steps", 1)
-    (line,) = printed("pixelwise.py", *words)
-    assert line["case"] == "kernels of one pixel in MobileNetV2"
-    assert line["ratio"] == pytest.approx(
-        line["product_seconds"] / line["convolution_seconds"], 0.1
-    )
 
 
 @pytest.mark.slow
