@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import importlib
 import json
+import re
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,11 +24,14 @@ from samples import ROOT
 
 import tfbig
 from benchmarks import (
+    background,
     compare,
     first_step,
     gpu,
     gpu_profile,
     gpu_series,
+    harness,
+    models_let_go,
     profile,
     run,
 )
@@ -124,27 +130,86 @@ def test_kind_of(operation: str, kind: str) -> None:
     assert profile.kind_of(operation) == kind
 
 
+def arguments_of(script: str, words: list[str]) -> dict[str, Any]:
+    """Return the arguments of a benchmark by name."""
+    module = importlib.import_module(f"benchmarks.{script.removesuffix('.py')}")
+    if hasattr(module, "Arguments"):
+        return vars(harness.read(module.Arguments, words))
+    return vars(module.parse_arguments(words))
+
+
 @pytest.mark.parametrize("name", run.CASES)
 def test_command_line_of_a_case(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The script of every case accepts its arguments."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     script, *words = run.command(run.CASES[name], torch=sys.executable)
-    module = importlib.import_module(f"benchmarks.{script.removesuffix('.py')}")
-    arguments = vars(module.parse_arguments(words))
+    arguments = arguments_of(script, words)
     for flag, value in pairwise(words):
         if flag.startswith("--"):
             values = arguments[flag.removeprefix("--").replace("-", "_")]
-            assert value in map(str, values if isinstance(values, list) else [values])
+            assert value in map(str, values if isinstance(values, list | tuple) else [values])
+
+
+def test_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    """Words, flags with and without values, several values, and what is not among the choices."""
+    read = functools.partial(harness.read, background.Arguments)
+    found = read(["shares", "--shares", "0.5", "1", "--network", "resnet50", "--everything"])
+    assert (found.what, found.slide, found.network) == ("shares", None, "resnet50")
+    assert (found.shares, found.everything, found.store) == ([0.5, 1.0], True, None)
+    assert read(["step", "a.svs"]) == background.Arguments("step", "a.svs")
+    for words in ([], ["all"], ["shares", "--shares", "few"]):
+        with pytest.raises(SystemExit):
+            read(words)
+    assert "--shares: invalid float value: 'few'" in capsys.readouterr().err
+
+
+def test_a_function_in_a_process_of_its_own() -> None:
+    line = harness.apart(models_let_go.kept, models_let_go.Arguments((), 1, 1), "functions")
+    assert line.keys() == {"kept_bytes", "kept_objects"}
+
+
+def test_ways_in_turn() -> None:
+    """A way that fails is left out, and ratios are those of the same round."""
+    order: list[str] = []
+
+    def run(way: str) -> dict[str, float]:
+        order.append(way)
+        if way == "broken":
+            raise subprocess.CalledProcessError(1, way)
+        return {"seconds": len(order) * (2 if way == "b" else 1)}
+
+    found = harness.in_turn(("a", "broken", "b"), 2, run)
+    assert order == ["a", "broken", "b", "a", "b"]
+    assert found == {"a": [{"seconds": 1}, {"seconds": 4}], "b": [{"seconds": 6}, {"seconds": 10}]}
+    assert harness.ratio(found["b"], found["a"], "seconds") == (6 + 2.5) / 2
+
+
+def test_commands_in_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts accept the arguments that documents name, unless at an earlier commit, and cases exist.
+
+    Documents name `gpu_counts.py` with some of its arguments.
+    """
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    texts = [path.read_text() for path in (ROOT / "docs").rglob("*.md")]
+    command = r"`(?:python benchmarks/)?(\w+\.py)((?:\s[^`]+)?)`(?!,? at \w{7})"
+    found = {match for text in texts for match in re.findall(command, text)}
+    names = {script: words.split() for script, words in found if words}
+    assert names["run.py"]
+    for script, words in found:
+        words = words.split()
+        if script == "run.py":
+            assert {*words} <= {*run.CASES, "--list", "--report", "NAME"}
+        elif words and script != "gpu_counts.py" and (ROOT / "benchmarks" / script).exists():
+            arguments_of(script, words)
 
 
 @pytest.mark.parametrize("name", gpu_series.STAGES)
 def test_command_line_of_a_stage(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The script of every stage of a series accepts its arguments, and budgets shrink with the area."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    arguments = gpu_series.parse_arguments(["--side", "2048"])
+    arguments = gpu_series.Arguments(side=2048)
     script, *words = gpu_series.command(gpu_series.STAGES[name], arguments)
-    module = importlib.import_module(f"benchmarks.{script.removesuffix('.py')}")
-    found = vars(module.parse_arguments(words))
+    found = arguments_of(script, words)
     assert found.get("device") in (None, "7500MB", "2000MB")
     sides = ("side", "plain", "plain_without_xla", "default", "streamed")
     assert [found[s] for s in sides if found.get(s)] in ([2048], [[2048]], [[4096]])
@@ -152,7 +217,7 @@ def test_command_line_of_a_stage(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_lines_of_stages(capfd: pytest.CaptureFixture[str]) -> None:
     """A stage that exceeds its limit keeps the lines before, and a stage that fails has a line too."""
-    arguments = gpu_series.parse_arguments(["--side", "64"])
+    arguments = gpu_series.Arguments(side=64)
     endless = """import time; print('{"case": 1}', flush=True); time.sleep(60)"""
     ends = []
     for code in (endless, "raise SystemExit('no GPU')"):
@@ -170,7 +235,7 @@ def test_lines_of_stages(capfd: pytest.CaptureFixture[str]) -> None:
 def test_unknown_arguments_are_refused() -> None:
     """The command lines above would fail with an argument that a script does not have."""
     with pytest.raises(SystemExit):
-        compare.parse_arguments(["--sides", "128"])
+        harness.read(compare.Arguments, ["--sides", "128"])
 
 
 def test_report() -> None:
