@@ -14,107 +14,100 @@ seconds of each sweep and one JSON line with the peak memory.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[0] = os.path.dirname(HERE)
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[0] = str(ROOT)
 
 import numpy as np
 
-from benchmarks import report, turns
-from benchmarks.huge import follow
+from benchmarks import harness, report, turns
+from benchmarks.sweep_times import SweepTimes
 
 CELL = 64
 """Side of a cell of the mask in pixels."""
 
 
-def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the arguments of the command line."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("what", choices=["shares", "step", "way", "plot"])
-    parser.add_argument("slide", nargs="?", help="a slide; by default an image is made")
-    parser.add_argument("--network", default="resnet18", choices=["resnet18", "resnet50"])
-    parser.add_argument("--side", type=int, default=4096)
-    parser.add_argument("--shares", nargs="+", type=float, default=[0.02, 0.25, 0.5, 1.0])
-    parser.add_argument("--tissue", type=float, default=0.2, help="share of foreground")
-    parser.add_argument("--pieces", type=int, default=1, help="pieces of foreground, disks")
-    parser.add_argument("--everything", action="store_true", help="compute background too")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--host", help="bytes of host memory; by default what is available")
-    parser.add_argument("--disk", help="bytes of disk; by default what is free")
-    parser.add_argument("--scratch", default=".", help="directory of the scratch file")
-    parser.add_argument("--strips", default="256MB")
-    parser.add_argument("--store", help="element type of stored images")
-    parser.add_argument("--policy", default="float32", help="dtype policy of Keras")
-    parser.add_argument("--again", action="store_true", help="of `step`: time a second step too")
-    parser.add_argument("--turns", type=Path, help="folder of processes that share a GPU")
-    return parser.parse_args(words)
+@dataclass(frozen=True)
+class Arguments:
+    what: Annotated[str, harness.WORD, ("shares", "step", "way", "plot")]
+    slide: Annotated[str | None, harness.WORD, "a slide; by default an image is made"] = None
+    network: Annotated[str, ("resnet18", "resnet50")] = "resnet18"
+    side: int = 4096
+    shares: Sequence[float] = (0.02, 0.25, 0.5, 1.0)
+    tissue: Annotated[float, "share of foreground"] = 0.2
+    pieces: Annotated[int, "pieces of foreground, disks"] = 1
+    everything: Annotated[bool, "compute background too"] = False
+    rounds: int = 2
+    steps: int = 2
+    host: Annotated[str | None, "bytes of host memory; by default what is available"] = None
+    disk: Annotated[str | None, "bytes of disk; by default what is free"] = None
+    scratch: Annotated[str, "directory of the scratch file"] = "."
+    strips: str = "256MB"
+    store: Annotated[str | None, "element type of stored images"] = None
+    policy: Annotated[str, "dtype policy of Keras"] = "float32"
+    again: Annotated[bool, "of `step`: time a second step too"] = False
+    turns: Annotated[Path | None, "folder of processes that share a GPU"] = None
 
 
 def main() -> None:
-    arguments = parse_arguments()
+    arguments = harness.read(Arguments)
     turns.join(arguments.turns)
     if arguments.what == "shares":
         for share in arguments.shares:
             print(compare(arguments, share), flush=True)
     elif arguments.what == "plot":
-        plot(os.path.join(HERE, "results.jsonl"), os.path.join(HERE, "background.png"))
+        plot(report.RESULTS, ROOT / "benchmarks/background.png")
     elif arguments.what == "way":
-        print(json.dumps(way(arguments)))
+        print(json.dumps(way(arguments, everything=arguments.everything)))
     else:
         print(step(arguments))
 
 
-def compare(arguments: argparse.Namespace, share: float) -> str:
+def compare(arguments: Arguments, share: float) -> str:
     """Return the JSON line of one share: both ways in turn."""
-    common = ["--network", arguments.network, "--side", arguments.side, "--tissue", share]
-    common += ["--steps", arguments.steps, "--strips", arguments.strips]
-    common += ["--store", arguments.store] if arguments.store else []
-    results: dict[bool, list[Any]] = {False: [], True: []}
-    for _ in range(arguments.rounds):
-        for everything, found in results.items():
-            words = ["way", *common, *(["--everything"] if everything else [])]
-            found.append(report.in_own_process([os.path.join(HERE, "background.py"), *words]))
-    pairs = list(zip(results[False], results[True], strict=True))
+    arguments = replace(arguments, tissue=share, turns=None)
+    found = harness.in_turn(
+        ("skip", "everything"),
+        arguments.rounds,
+        lambda name: harness.apart(way, arguments, name == "everything"),
+    )
+    skip, everything = found.values()
     return report.line(
         "background",
         [arguments.side, arguments.side, 3],
         network=arguments.network,
         tissue=share,
         store=arguments.store or "float32",
-        active=round(pairs[0][0]["active"], 4),
-        skips=pairs[0][0]["skips"],
-        time_ratio=round(statistics.median(a["seconds"] / b["seconds"] for a, b in pairs), 3),
-        processor_ratio=round(
-            statistics.median(a["processor"] / b["processor"] for a, b in pairs), 3
-        ),
-        seconds=[a["seconds"] for a, _ in pairs],
-        everything_seconds=[b["seconds"] for _, b in pairs],
-        peak_bytes=pairs[0][0]["peak_bytes"],
-        everything_peak_bytes=pairs[0][1]["peak_bytes"],
-        pairs=len(pairs),
+        active=round(skip[0]["active"], 4),
+        skips=skip[0]["skips"],
+        time_ratio=harness.ratio(skip, everything, "seconds"),
+        processor_ratio=harness.ratio(skip, everything, "processor"),
+        seconds=[run["seconds"] for run in skip],
+        everything_seconds=[run["seconds"] for run in everything],
+        peak_bytes=skip[0]["peak_bytes"],
+        everything_peak_bytes=everything[0]["peak_bytes"],
+        pairs=len(skip),
     )
 
 
-def plot(results: str, path: str) -> None:
+def plot(results: Path, path: Path) -> None:
     """Draw time and memory of steps that skip background against the share of the work that is left.
 
     Of each network, image and share of foreground, the last line is drawn.
     """
     from matplotlib.figure import Figure
 
-    with open(results) as file:
-        lines = [json.loads(line) for line in file]
+    lines = map(json.loads, results.read_text().splitlines())
     lines = [line for line in lines if {"time_ratio", "active", "tissue", "store"} <= line.keys()]
     last = {(line["network"], line["size"][0], line["tissue"]): line for line in lines}
     figure = Figure(figsize=(9, 4), layout="constrained")
@@ -139,11 +132,11 @@ def plot(results: str, path: str) -> None:
     figure.savefig(path, dpi=120)
 
 
-def way(arguments: argparse.Namespace) -> dict[str, Any]:
+def way(arguments: Arguments, everything: bool) -> dict[str, Any]:
     """Return the figures of steps in this process; the first one, which traces, is not counted."""
     import tensorflow as tf
 
-    big, image = prepare(arguments)
+    big, image = prepare(replace(arguments, everything=everything))
     data = (tf.constant([image.handle]), tf.ones((1, 1)))
     one = big.traced(big.train_step)
     one.one(data)
@@ -163,7 +156,7 @@ def way(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def step(arguments: argparse.Namespace) -> str:
+def step(arguments: Arguments) -> str:
     """Return the JSON line of one step, tracing included."""
     import tensorflow as tf
 
@@ -172,13 +165,10 @@ def step(arguments: argparse.Namespace) -> str:
     plan = big.plan(image)
     everything = plan_everything(arguments, big, image.shape)
     print(plan, file=sys.stderr, flush=True)
-    sweeps = follow()
-    began, before = time.perf_counter(), time.process_time()
+    times = SweepTimes()
     data = tf.constant([image.handle]), np.ones((1, 1), np.float32)
     loss = big.train_on_batch(*data)
-    seconds, processor = time.perf_counter() - began, time.process_time() - before
-    ends = sorted((last, name) for name, last in sweeps.items())
-    starts = [began, *(last for last, _ in ends)]
+    measured = times.end()
     with turns.alone(arguments.turns):
         began = time.perf_counter()
         if arguments.again:
@@ -191,8 +181,7 @@ def step(arguments: argparse.Namespace) -> str:
         tissue=round(image.background.share, 4) if image.background else 1.0,
         active=round(plan.active, 4),
         skips=plan.layout.skips,
-        seconds=round(seconds, 1),
-        processor_seconds=round(processor, 1),
+        **measured,
         second_seconds=round(again, 1) if arguments.again else None,
         predicted_seconds=round(plan.seconds, 1),
         predicted_everything_seconds=round(everything.seconds, 1),
@@ -205,13 +194,10 @@ def step(arguments: argparse.Namespace) -> str:
         store=arguments.store or "float32",
         **report.device_memory(),
         loss=float(loss),
-        sweeps={
-            name: round(last - start, 1) for start, (last, name) in zip(starts, ends, strict=False)
-        },
     )
 
 
-def plan_everything(arguments: argparse.Namespace, big: Any, shape: Sequence[int]) -> Any:
+def plan_everything(arguments: Arguments, big: Any, shape: Sequence[int]) -> Any:
     """Return the plan that computes the whole image, on a disk of any size."""
     import tfbig
 
@@ -221,7 +207,7 @@ def plan_everything(arguments: argparse.Namespace, big: Any, shape: Sequence[int
     return whole.plan((1, *shape))
 
 
-def prepare(arguments: argparse.Namespace) -> tuple[Any, Any]:
+def prepare(arguments: Arguments) -> tuple[Any, Any]:
     """Return the streamed model, compiled, and the image."""
     import keras
 

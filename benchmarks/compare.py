@@ -3,28 +3,28 @@
     python benchmarks/compare.py [--network resnet18 --side 2048 --ways plain streamed --rounds 3]
 
 Prints one JSON line per way: medians, and the ratios of time and memory to the first way, of processes that ran one
-after the other. `--torch PYTHON` names a Python with PyTorch, for the ways of `torch_step.py`, and `--jax PYTHON` one
-with JAX, for those of `jax_step.py`. Plain Keras is as it is by default: XLA compiles it on a GPU, and not on a CPU.
+after the other. `--torch PYTHON` names a Python with PyTorch, for the ways of `torch_step.py`. Plain Keras is as it is
+by default: XLA compiles it on a GPU, and not on a CPU.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
-from benchmarks import report
+from benchmarks import harness, report
+from benchmarks.networks import NETWORKS
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -41,66 +41,47 @@ WAYS: dict[str, dict[str, Any]] = {
 """`budget`: streamed, within `--host` if it is set; `remat`: mode of `keras.RematScope`; `policy`: dtype policy;
 `xla`: `jit_compile` of Keras for the plain model, by default "auto"."""
 
-PEERS = {
-    **dict.fromkeys(("torch", "torch-checkpoint", "torch-save_on_cpu", "lightstream"), "torch"),
-    **dict.fromkeys(("jax", "jax-checkpoint"), "jax"),
-}
-"""See `torch_step.py` and `jax_step.py`."""
+PEERS = ("torch", "torch-checkpoint", "torch-save_on_cpu")
+"""See `torch_step.py`."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    network: Annotated[str, tuple(NETWORKS)] = "resnet18"
+    side: Annotated[int, "rows and columns of the image"] = 2048
+    steps: Annotated[int, "timed, of a process"] = 3
+    warmup: Annotated[int, "steps before"] = 1
+    rounds: Annotated[int, "processes of each way, in turn"] = 3
+    ways: Annotated[Sequence[str], (*WAYS, *PEERS)] = ("plain", "streamed")
+    device: Annotated[str | None, "bytes for strips"] = None
+    host: Annotated[str | None, "bytes of host memory of ways that are small"] = None
+    policy: Annotated[str | None, "of Keras, for all ways that have none of their own"] = None
+    optimizer: Annotated[str, ("adam", "adamw")] = "adam"
+    torch: Annotated[str, "a Python that has PyTorch"] = sys.executable
 
 
 def main() -> None:
-    arguments = parse_arguments()
-    if arguments.only:
-        print(measure(arguments))
-        return
-    words = ["--network", arguments.network, "--side", arguments.side, "--steps", arguments.steps]
-    words += ["--warmup", arguments.warmup, "--optimizer", arguments.optimizer]
-    options = ["--device", arguments.device] if arguments.device else []
-    options += ["--host", arguments.host] if arguments.host else []
-    options += ["--policy", arguments.policy] if arguments.policy else []
-    runs: dict[str, list[dict[str, Any]]] = {way: [] for way in arguments.ways}
-    for _ in range(arguments.rounds):
-        for way in list(runs):
-            peer = PEERS.get(way)
-            script = [str(ROOT / f"benchmarks/{peer}_step.py") if peer else __file__, *words]
-            script += _peer_options(arguments) if peer == "torch" else [] if peer else options
-            script += ["--only", way]
-            python = getattr(arguments, peer) if peer else None
-            try:
-                runs[way].append(report.in_own_process(script, python))
-            except subprocess.CalledProcessError as error:
-                del runs[way]  # keep the other ways, which have taken minutes
-                print(f"{way} is left out: it ended with {error.returncode}", file=sys.stderr)
+    arguments = harness.read(Arguments)
+
+    def run(way: str) -> dict[str, Any]:
+        ours = way not in PEERS
+        found = harness.apart(measure, arguments, way) if ours else peer(arguments, way)
+        return found | {"above_base_bytes": found["peak_bytes"] - found["base_bytes"]}
+
+    runs = harness.in_turn(arguments.ways, arguments.rounds, run)
     for way, figures in runs.items():
         print(summarize(arguments, way, figures, runs[arguments.ways[0]]), flush=True)
 
 
-def _peer_options(arguments: argparse.Namespace) -> list[str]:
-    return ["--policy", arguments.policy] if arguments.policy else []
+def peer(arguments: Arguments, way: str) -> dict[str, Any]:
+    """Return the figures of a way in a Python that has PyTorch."""
+    words = ["--only", way, "--policy", arguments.policy or "float32"]
+    for name in ("network", "side", "steps", "warmup", "optimizer"):
+        words += [f"--{name}", getattr(arguments, name)]
+    return report.in_own_process([ROOT / "benchmarks/torch_step.py", *words], arguments.torch)
 
 
-def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the arguments of the command line."""
-    from benchmarks.networks import NETWORKS
-
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--network", default="resnet18", choices=list(NETWORKS))
-    parser.add_argument("--side", type=int, default=2048, help="rows and columns of the image")
-    parser.add_argument("--steps", type=int, default=3, help="timed, of a process")
-    parser.add_argument("--warmup", type=int, default=1, help="steps before")
-    parser.add_argument("--rounds", type=int, default=3, help="processes of each way, in turn")
-    parser.add_argument("--ways", nargs="+", default=["plain", "streamed"], choices=[*WAYS, *PEERS])
-    parser.add_argument("--device", help="bytes for strips")
-    parser.add_argument("--host", help="bytes of host memory of ways that are small")
-    parser.add_argument("--policy", help="of Keras, for all ways that have none of their own")
-    parser.add_argument("--optimizer", default="adam", choices=["adam", "adamw"])
-    parser.add_argument("--torch", default=sys.executable, help="a Python that has PyTorch")
-    parser.add_argument("--jax", default=sys.executable, help="a Python that has JAX")
-    parser.add_argument("--only", choices=list(WAYS), help="one way, in this process")
-    return parser.parse_args(words)
-
-
-def measure(arguments: argparse.Namespace) -> str:
+def measure(arguments: Arguments, name: str) -> dict[str, Any]:
     """Train in this process; return the seconds of the median step after the warm-up, and memory above the imports."""
     import keras
     import numpy as np
@@ -110,7 +91,7 @@ def measure(arguments: argparse.Namespace) -> str:
     from tfbig.engine import machine_rates
     from tfbig.system import backend, unified_memory
 
-    way = WAYS[arguments.only]
+    way = WAYS[name]
     if way.get("unified"):
         print(tfbig.unified_memory(), file=sys.stderr)
     keras.utils.set_random_seed(0)
@@ -127,28 +108,25 @@ def measure(arguments: argparse.Namespace) -> str:
         began = time.perf_counter()
         loss = float(model.train_on_batch(image, tf.ones((1, 1))))
         seconds.append(time.perf_counter() - began)
-    return report.line(
-        arguments.only,
-        [arguments.side],
-        seconds=statistics.median(seconds[arguments.warmup :]),
-        first_seconds=seconds[0],
-        floor_seconds=floor,
-        predicted_seconds=plan.seconds if "budget" in way else None,
-        base_bytes=base,
-        peak_bytes=report.memory_bytes()[1],
-        planned_bytes=held + plan.peak_bytes if "budget" in way else None,
-        device_peak_bytes=unified_memory.peak_bytes(),
-        loss=loss,
-        xla=bool(model.jit_compile) if "budget" not in way else None,
-    )
+    return {
+        "seconds": statistics.median(seconds[arguments.warmup :]),
+        "first_seconds": seconds[0],
+        "floor_seconds": floor,
+        "predicted_seconds": plan.seconds if "budget" in way else None,
+        "base_bytes": base,
+        "peak_bytes": report.memory_bytes()[1],
+        "planned_bytes": held + plan.peak_bytes if "budget" in way else None,
+        "device_peak_bytes": unified_memory.peak_bytes(),
+        "loss": loss,
+        "xla": bool(model.jit_compile) if "budget" not in way else None,
+    }
 
 
-def build(arguments: argparse.Namespace, way: dict[str, Any]) -> tuple[Any, Any]:
+def build(arguments: Any, way: dict[str, Any]) -> tuple[Any, Any]:
     """Return the compiled model of a way and the plan of its step; without streaming, the plan of one strip."""
     import keras
 
     import tfbig
-    from benchmarks.networks import NETWORKS
 
     shape = (1, arguments.side, arguments.side, 3)
     remat = way.get("remat")
@@ -174,7 +152,7 @@ def build(arguments: argparse.Namespace, way: dict[str, Any]) -> tuple[Any, Any]
 
 
 def summarize(
-    arguments: argparse.Namespace, way: str, ours: list[dict[str, Any]], first: list[dict[str, Any]]
+    arguments: Arguments, way: str, ours: list[dict[str, Any]], first: list[dict[str, Any]]
 ) -> str:
     """Return a line of medians, and of the median ratios to the first way in the same round."""
 
@@ -182,15 +160,11 @@ def summarize(
         values = [run[key] for run in ours if run.get(key) is not None]
         return statistics.median(values) if values else None
 
-    def above(run: dict[str, Any]) -> float:
-        return float(run["peak_bytes"] - run["base_bytes"])
-
-    pairs = list(zip(ours, first, strict=True))
     figures = {
-        "seconds_ratio": round(statistics.median(a["seconds"] / b["seconds"] for a, b in pairs), 3),
-        "memory_ratio": round(statistics.median(above(a) / above(b) for a, b in pairs), 3),
+        "seconds_ratio": harness.ratio(ours, first, "seconds"),
+        "memory_ratio": harness.ratio(ours, first, "above_base_bytes"),
         "seconds": round(median("seconds"), 3),
-        "above_base_bytes": int(statistics.median(map(above, ours))),
+        "above_base_bytes": int(median("above_base_bytes")),
     }
     keys = ("first_seconds", "floor_seconds", "predicted_seconds", "planned_bytes", "base_bytes")
     figures |= {key: median(key) for key in (*keys, "peak_bytes", "device_peak_bytes", "loss")}

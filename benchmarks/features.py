@@ -9,24 +9,34 @@ pixel, so tiles are those of level 0 unless `--mpp` says otherwise.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
-from benchmarks import report
-
-SLIDES = ROOT / "examples" / "data"
+from benchmarks import harness, report
 
 
-def flags_of(arguments: argparse.Namespace) -> list[str]:
+@dataclass(frozen=True)
+class Arguments:
+    slides: Annotated[Sequence[str], harness.WORD, "slides, or folders"] = (
+        str(ROOT / "examples/data"),
+    )
+    encoder: str = "resnet18"
+    encoder_weights: str | None = None
+    tile: int | None = None
+    mpp: float | None = None
+    precision: str = "float32"
+    batch_size: int = 32
+
+
+def flags_of(arguments: Arguments) -> list[str]:
     """Return the flags of the command, without `--out`."""
     resolution = ["--mpp", arguments.mpp] if arguments.mpp else ["--level", 0]
     flags = ["--encoder", arguments.encoder, *resolution, "--batch-size", arguments.batch_size]
@@ -36,14 +46,15 @@ def flags_of(arguments: argparse.Namespace) -> list[str]:
     return [*map(str, (*arguments.slides, *flags)), "--quiet"]
 
 
-def measure(flags: Sequence[str], out: Path) -> dict[str, Any]:
+def measure(arguments: Arguments, folder: str) -> dict[str, Any]:
     """Run the command in this process, and return its figures."""
     base = report.memory_bytes()[0]
     began = time.perf_counter()
     from tfbig.cli.data.feature_table import FeatureTable
     from tfbig.cli.main import main as tfbig
 
-    code = tfbig(["features", *flags, "--out", str(out)])
+    out = Path(folder) / "out"
+    code = tfbig(["features", *flags_of(arguments), "--out", str(out)])
     seconds, peak = time.perf_counter() - began, report.memory_bytes()[1]
     rows = FeatureTable(out, ()).rows()
     if not rows:
@@ -63,30 +74,11 @@ def measure(flags: Sequence[str], out: Path) -> dict[str, Any]:
     }
 
 
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the arguments of a command line."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("slides", nargs="*", default=[SLIDES], metavar="SLIDE")
-    parser.add_argument("--encoder", default="resnet18")
-    parser.add_argument("--encoder-weights")
-    parser.add_argument("--tile", type=int)
-    parser.add_argument("--mpp", type=float)
-    parser.add_argument("--precision", default="float32")
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--here", type=Path, metavar="OUT", help="measure in this process")
-    return parser.parse_args(argv)
-
-
 def main() -> None:
     """Print a JSON line."""
-    arguments = parse_arguments()
-    flags = flags_of(arguments)
-    if arguments.here:
-        print(json.dumps(measure(flags, arguments.here)))
-        return
+    arguments = harness.read(Arguments)
     with tempfile.TemporaryDirectory() as folder:
-        words = [__file__, *sys.argv[1:], "--here", str(Path(folder) / "out")]
-        figures = report.in_own_process(words)
+        figures = harness.apart(measure, arguments, folder)
     settings = {key: getattr(arguments, key) for key in ("encoder", "precision", "batch_size")}
     settings["weights"] = Path(arguments.encoder_weights or "random").name
     print(report.line("features", [], **settings, **figures), flush=True)

@@ -11,47 +11,43 @@ streamed steps it has the traced functions and the operations in their graphs to
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[0] = os.path.dirname(HERE)
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[0] = str(ROOT)
 
-from benchmarks import report
+from benchmarks import harness, report
+from benchmarks.networks import NETWORKS, application
 
 WAYS = ("plain", "small", "streamed", "kept")
 FIGURES = ("first_prediction", "prediction", "first_step", "step", "first_step_of_another_size")
 
 
-def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the arguments of the command line."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument(
-        "--networks", nargs="+", default=["ResNet50", "EfficientNetB0", "MobileNetV2"]
-    )
-    parser.add_argument("--side", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS[:3]))
-    parser.add_argument("--only", choices=WAYS, help="measure one way in this process")
-    return parser.parse_args(words)
+@dataclass(frozen=True)
+class Arguments:
+    networks: Sequence[str] = ("ResNet50", "EfficientNetB0", "MobileNetV2")
+    side: int = 512
+    rounds: int = 1
+    ways: Annotated[Sequence[str], WAYS] = WAYS[:3]
 
 
-def measure(network: str, way: str, side: int) -> dict[str, Any]:
+def measure(arguments: Arguments, network: str, way: str) -> dict[str, Any]:
     """Return the figures of one way, in this process."""
     import keras
     import numpy as np
     import tensorflow as tf
 
     import tfbig
-    from benchmarks.networks import NETWORKS, application
 
+    side = arguments.side
     keras.utils.set_random_seed(0)
     model: Any = NETWORKS[network]() if network in NETWORKS else application(network)
     if way != "plain":
@@ -92,38 +88,27 @@ def graph_size(model: Any, data: Any) -> dict[str, int]:
     return {"functions": len(functions), "operations": operations}
 
 
-def compare(network: str, arguments: argparse.Namespace) -> list[str]:
-    """Return the JSON lines of a network, all ways in turn."""
-    found: dict[str, list[dict[str, Any]]] = {way: [] for way in arguments.ways}
-    for _ in range(arguments.rounds):
-        for way, runs in found.items():
-            words = [__file__, "--networks", network, "--side", arguments.side, "--only", way]
-            runs.append(report.in_own_process(words))
-    first = found[arguments.ways[0]]
-    lines = []
+def lines(arguments: Arguments, network: str) -> Iterator[str]:
+    """Yield the lines of a network, whose ways run in turn."""
+    found = harness.in_turn(
+        arguments.ways,
+        arguments.rounds,
+        lambda way: harness.apart(measure, arguments, network, way),
+    )
     for way, runs in found.items():
         ratios = {
-            f"{name}_ratio": round(
-                statistics.median(a[name] / b[name] for a, b in zip(runs, first, strict=True)), 2
-            )
-            for name in FIGURES
+            f"{name}_ratio": harness.ratio(runs, found[arguments.ways[0]], name) for name in FIGURES
         }
         size = [arguments.side, arguments.side, 3]
-        lines.append(
-            report.line(
-                f"{network} first step", size, network=network, way=way, **ratios, **runs[0]
-            )
-        )
-    return lines
+        case = f"{network} first step"
+        yield report.line(case, size, network=network, way=way, **ratios, **runs[0])
 
 
 def main() -> None:
-    arguments = parse_arguments()
-    if arguments.only:
-        print(json.dumps(measure(arguments.networks[0], arguments.only, arguments.side)))
-        return
+    arguments = harness.read(Arguments)
     for network in arguments.networks:
-        print("\n".join(compare(network, arguments)), flush=True)
+        for line in lines(arguments, network):
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

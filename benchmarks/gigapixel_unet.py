@@ -8,14 +8,14 @@ one JSON line. `seconds` is the median step without the first, which traces.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfbig
-from benchmarks import report, turns
+from benchmarks import harness, report, turns
 from tfbig.models.gigapixel_unet import gigapixel_unet
 from tfbig.tissue import masks
 
@@ -68,21 +68,19 @@ def mirrored(rows: np.ndarray, columns: int) -> np.ndarray:
     return np.tile(pair, (1, -(-columns // pair.shape[1]), 1))[:, :columns]
 
 
-def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the arguments of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=16000, help="image rows")
-    parser.add_argument("--columns", type=int, default=64000, help="image columns")
-    parser.add_argument("--steps", type=int, default=3, help="training steps, at least two")
-    parser.add_argument("--device-memory", default="512MB", help="bytes for strips")
-    parser.add_argument("--host", help="bytes of host memory; by default what is available")
-    parser.add_argument("--folder", type=Path, help="where the two memory maps are (kept) or go")
-    parser.add_argument("--turns", type=Path, help="folder of processes that share a GPU")
-    return parser.parse_args(words)
+@dataclass(frozen=True)
+class Arguments:
+    rows: Annotated[int, "image rows"] = 16000
+    columns: Annotated[int, "image columns"] = 64000
+    steps: Annotated[int, "training steps, at least two"] = 3
+    device_memory: Annotated[str, "bytes for strips"] = "512MB"
+    host: Annotated[str | None, "bytes of host memory; by default what is available"] = None
+    folder: Annotated[Path | None, "where the two memory maps are (kept) or go"] = None
+    turns: Annotated[Path | None, "folder of processes that share a GPU"] = None
 
 
 def main() -> None:
-    arguments = parse_arguments()
+    arguments = harness.read(Arguments)
     turns.join(arguments.turns)
     base = report.memory_bytes()[0]
     with tempfile.TemporaryDirectory() as temporary:

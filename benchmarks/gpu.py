@@ -22,75 +22,67 @@ CPU, to try it.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from unittest.mock import patch
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
-from benchmarks import report, turns
+from benchmarks import harness, report, turns
 from benchmarks.gpu_profile import events_of, overlap_figures
+from benchmarks.networks import NETWORKS
 
 GPU = "/GPU:0"
 
 
+@dataclass(frozen=True)
+class Arguments:
+    what: Annotated[str, harness.WORD, ("exact", "copies", "overlap", "sizes")]
+    network: Annotated[str, tuple(NETWORKS)] = "conv_chain"
+    side: Annotated[int | None, "rows and columns; by default 512, or 4096"] = None
+    device: Annotated[str | None, "bytes for strips"] = None
+    way: Annotated[str, ("default", "staged", "two", "timestamped")] = "default"
+    policy: Annotated[str, "dtype policy of Keras"] = "float32"
+    steps: Annotated[int, "timed steps"] = 3
+    warmup: Annotated[int, "steps before"] = 2
+    plain: Annotated[Sequence[int], "sides, for `sizes`"] = ()
+    plain_without_xla: Annotated[Sequence[int], "sides"] = ()
+    streamed: Annotated[Sequence[int], "sides"] = ()
+    default: Annotated[Sequence[int], "sides"] = ()
+    host: Annotated[str | None, "bytes of host memory; by default what is available"] = None
+    bytes: Annotated[int, "of a copy"] = 2**28
+    turns: Annotated[Path | None, "folder of processes that share the GPU"] = None
+    events: Annotated[bool, "trace a step of each size too"] = False
+    trace: Annotated[
+        Path | None,
+        "file for the trace, .xplane.pb.gz; of `sizes`, one for each size, with --events",
+    ] = None
+
+
 def main() -> None:
-    arguments = parse_arguments()
+    arguments = harness.read(Arguments)
     turns.join(arguments.turns)
     {"exact": exact, "copies": copies, "overlap": overlap, "sizes": sizes}[arguments.what](
         arguments
     )
 
 
-def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the arguments of the command line."""
-    from benchmarks.networks import NETWORKS
-
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("what", choices=["exact", "copies", "overlap", "sizes"])
-    parser.add_argument("--network", default="conv_chain", choices=list(NETWORKS))
-    parser.add_argument("--side", type=int, help="rows and columns; by default 512, or 4096")
-    parser.add_argument("--device", help="bytes for strips")
-    parser.add_argument(
-        "--way", default="default", choices=["default", "staged", "two", "timestamped"]
-    )
-    parser.add_argument("--policy", default="float32", help="dtype policy of Keras")
-    parser.add_argument("--steps", type=int, default=3, help="timed steps")
-    parser.add_argument("--warmup", type=int, default=2, help="steps before")
-    parser.add_argument("--plain", type=int, nargs="*", default=[], help="sides, for `sizes`")
-    parser.add_argument("--plain-without-xla", type=int, nargs="*", default=[], help="sides")
-    parser.add_argument("--streamed", type=int, nargs="*", default=[], help="sides")
-    parser.add_argument("--default", type=int, nargs="*", default=[], help="sides")
-    parser.add_argument("--host", help="bytes of host memory; by default what is available")
-    parser.add_argument("--bytes", type=int, default=2**28, help="of a copy")
-    parser.add_argument("--turns", type=Path, help="folder of processes that share the GPU")
-    parser.add_argument("--events", action="store_true", help="trace a step of each size too")
-    parser.add_argument(
-        "--trace",
-        type=Path,
-        help="file for the trace, .xplane.pb.gz; of `sizes`, one for each size, with --events",
-    )
-    return parser.parse_args(words)
-
-
 # ----------------------------------------------------------------------------------- exactness
 
 
-def exact(arguments: argparse.Namespace) -> None:
+def exact(arguments: Arguments) -> None:
     """Print the errors of a streamed step in float64, in float32, and in float32 with TF32."""
     import keras
     import tensorflow as tf
-
-    from benchmarks.networks import NETWORKS
 
     keras.utils.set_random_seed(0)
     weights = NETWORKS["resnet18"]().get_weights()
@@ -130,7 +122,6 @@ def step_results(
     import tensorflow as tf
 
     import tfbig
-    from benchmarks.networks import NETWORKS
 
     twin = NETWORKS["resnet18"]()
     big = tfbig.stream(twin, tfbig.Budget(device=device), plain_if_small=False)
@@ -172,7 +163,7 @@ def differences(ours: Results, theirs: Results) -> dict[str, float]:
 # -------------------------------------------------------------------------------------- copies
 
 
-def copies(arguments: argparse.Namespace) -> None:
+def copies(arguments: Arguments) -> None:
     """Print the bytes per second of copies, and the rates of this machine."""
     import numpy as np
     import tensorflow as tf
@@ -286,14 +277,13 @@ def kernel_rates() -> dict[str, float]:
 # ------------------------------------------------------------------------------------- overlap
 
 
-def overlap(arguments: argparse.Namespace) -> None:
+def overlap(arguments: Arguments) -> None:
     """Print the share of copies that kernels hide in a streamed step, and its time next to the plain step."""
     import keras
     import numpy as np
     import tensorflow as tf
 
     import tfbig
-    from benchmarks.networks import NETWORKS
 
     devices = configure(arguments.way)
     keras.config.set_dtype_policy(arguments.policy)
@@ -354,7 +344,7 @@ def configure(way: str) -> list[str] | None:
 
 
 def step_seconds(
-    model: Any, image: Any, label: Any, arguments: argparse.Namespace
+    model: Any, image: Any, label: Any, arguments: Arguments
 ) -> dict[str, float | None]:
     """Return the median seconds of the steps after the warm-up, the first step, the peaks on the GPU, and the loss."""
     import tensorflow as tf
@@ -400,7 +390,7 @@ def device() -> str:
     return GPU if tf.config.list_physical_devices("GPU") else "/CPU:0"
 
 
-def sizes(arguments: argparse.Namespace) -> None:
+def sizes(arguments: Arguments) -> None:
     """Print the time and the peak memory of plain and streamed steps."""
     import keras
 
@@ -410,14 +400,13 @@ def sizes(arguments: argparse.Namespace) -> None:
             one_size(way, side, arguments)
 
 
-def one_size(way: str, side: int, arguments: argparse.Namespace) -> None:
+def one_size(way: str, side: int, arguments: Arguments) -> None:
     """Print the time and the peak memory of a step, and then, if asked for, what ran on the GPU."""
     import keras
     import numpy as np
     import tensorflow as tf
 
     import tfbig
-    from benchmarks.networks import NETWORKS
     from tfbig.system import xla
 
     keras.utils.set_random_seed(0)

@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
 from benchmarks import profile, report
+from benchmarks.networks import NETWORKS
 
 H100 = {"operations": 8.86e13, "passes": 8.63e11, "copies": 9.7e9, "mapped": 2.1e9, "disk": 1.7e9}
 """Speed that plans are made for, see `tfbig.plan.plan.Rates`."""
@@ -51,31 +52,27 @@ def main() -> None:
 
 def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the arguments of the command line."""
-    from benchmarks.networks import NETWORKS
-
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parts = parser.add_subparsers(dest="command", required=True)
     part = parts.add_parser("executed", help="operations of a step, by device")
     part.add_argument("way", choices=["plain", "streamed"])
-    _add_step(part, device="1GB", policy="mixed_bfloat16", networks=list(NETWORKS))
+    _add_step(part, device="1GB", policy="mixed_bfloat16")
     part = parts.add_parser("copies", help="copies, convolutions and shapes of a plan")
-    _add_step(part, device="8GB", policy="mixed_float16", networks=list(NETWORKS))
+    _add_step(part, device="8GB", policy="mixed_float16")
     part = parts.add_parser("kernels", help="kernels of plain Keras with XLA")
-    _add_step(part, device=None, policy="mixed_float16", networks=list(NETWORKS))
+    _add_step(part, device=None, policy="mixed_float16")
     part.add_argument("--compiler", required=True, help="a Python for xla_kernels.py")
     part.add_argument("--what", default="step", choices=list(PARTS))
     part.add_argument("--text", help="file for the compiled program, as text")
     return parser.parse_args(words)
 
 
-def _add_step(
-    parser: argparse.ArgumentParser, *, device: str | None, policy: str, networks: list[str]
-) -> None:
+def _add_step(parser: argparse.ArgumentParser, *, device: str | None, policy: str) -> None:
     """Add the arguments that say which step is counted."""
     parser.add_argument("side", type=int, help="rows and columns of the image")
     if device is not None:
         parser.add_argument("--device", default=device, help="bytes for strips and kept images")
-    parser.add_argument("--network", default="resnet18", choices=networks)
+    parser.add_argument("--network", default="resnet18", choices=list(NETWORKS))
     parser.add_argument("--policy", default=policy, help="dtype policy of Keras")
 
 
@@ -170,26 +167,16 @@ def plain(network: str) -> Any:
     """Return a network in plain Keras, without XLA, whose kernels are not operations."""
     import keras
 
-    from benchmarks.networks import NETWORKS
-
     model = NETWORKS[network]()
     model.compile(keras.optimizers.AdamW(1e-5, 1e-4), "mse", jit_compile=False)
     return model
 
 
 def streamed(network: str, device: str, host: str, accelerator: str) -> Any:
-    """Return a network as it streams on a GPU, compiled by XLA where it is there.
-
-    Args:
-        network: Name of the network.
-        device: Bytes for strips and kept images.
-        host: Bytes of host memory.
-        accelerator: Device that stands in for the GPU.
-    """
+    """Return a network as it streams on a GPU, compiled by XLA where it is there."""
     import keras
 
     import tfbig
-    from benchmarks.networks import NETWORKS
 
     budget = tfbig.Budget(device=device, host=host, disk=0)
     model = tfbig.stream(NETWORKS[network](), budget, devices=accelerator, plain_if_small=False)
@@ -218,13 +205,7 @@ def copies(arguments: argparse.Namespace) -> None:
 
 
 def planned_counts(network: str, side: int, device: str) -> dict[str, int]:
-    """Return the counts of a training step that is only planned, see `counts_of`.
-
-    Args:
-        network: Name of the network.
-        side: Rows and columns of the image.
-        device: Bytes for strips and kept images.
-    """
+    """Return the counts of a training step that is only planned, see `counts_of`."""
     with as_on_a_gpu():
         # A plan does not depend on where an accelerator is.
         model = streamed(network, device, "100GB", accelerator="/CPU:0")
@@ -250,12 +231,7 @@ class PlannedStep(NamedTuple):
 
 
 def planned(model: Any, shape: tuple[int, ...]) -> PlannedStep:
-    """Plan a training step of a streamed model.
-
-    Args:
-        model: The model, compiled.
-        shape: `[N, H, W, C]` of the image.
-    """
+    """Plan a training step of a streamed model."""
     from tfbig.plan.planner import Planner
 
     made: list[tuple[Planner, dict[int, Any]]] = []
@@ -274,15 +250,11 @@ def planned(model: Any, shape: tuple[int, ...]) -> PlannedStep:
 
 
 def counts_of(step: PlannedStep) -> dict[str, int]:
-    """Return the counts of a planned step.
+    """Count what matters in a planned step.
 
-    Args:
-        step: The step.
-
-    Returns:
-        `strips`, the most of a sweep; `sweeps`, with those that are replayed; `strips_of_all_sweeps`; `kept`, images
-        that stay on the device; `writes`, into these and their gradients; `strip_shapes`, distinct in each sweep;
-        `convolutions`, distinct ones of the forward pass, and `plain_convolutions`, the same of whole images.
+    `strips` are the most of a sweep; `sweeps` include those that are replayed; `kept` images stay on the device, and
+    `writes` go into these and their gradients; `strip_shapes` are distinct in each sweep; `convolutions` are distinct
+    ones of the forward pass, and `plain_convolutions` the same of whole images.
     """
     streamed, whole = convolutions(step)
     return {
@@ -384,13 +356,7 @@ def kernels(arguments: argparse.Namespace) -> None:
 
 
 def serialized(network: str, side: int, what: str) -> bytes:
-    """Return what XLA is to compile, as a serialized `HloModuleProto`. Nothing of the size of the image is allocated.
-
-    Args:
-        network: Name of the network.
-        side: Rows and columns of the image.
-        what: One of `PARTS`.
-    """
+    """Return what XLA is to compile, a serialized `HloModuleProto`. Nothing of the size of the image is allocated."""
     import tensorflow as tf
 
     model = plain(network)

@@ -11,20 +11,20 @@ each. Without a GPU, it runs on the CPU, to try it.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
-from benchmarks import report
+from benchmarks import harness, report
 
 STRIPS = 8
 """Strips of the image: 256 rows each for an input of 4096 rows."""
@@ -52,10 +52,16 @@ class Operation(NamedTuple):
     bits: bool = False
 
 
+@dataclass(frozen=True)
+class Arguments:
+    side: Annotated[int, "rows of the input"] = 4096
+    only: Annotated[str | None, "one operation"] = None
+
+
 def main() -> None:
     import tensorflow as tf
 
-    arguments = parse_arguments()
+    arguments = harness.read(Arguments)
     gpu = bool(tf.config.list_physical_devices("GPU"))
     for name, operation in operations().items():
         if arguments.only in (None, name):
@@ -65,14 +71,6 @@ def main() -> None:
                 except tf.errors.OpError as error:  # the others are still of interest
                     found = {"error": error.message.partition("\n")[0][:200]}
             print(report.line("gpu operations", [arguments.side], what=name, **found), flush=True)
-
-
-def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the arguments of the command line."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--side", type=int, default=4096, help="rows of the input")
-    parser.add_argument("--only", metavar="NAME", help="one operation")
-    return parser.parse_args(words)
 
 
 def operations() -> dict[str, Operation]:
@@ -142,12 +140,7 @@ def numbers(x: Any) -> Any:
 
 
 def measured(operation: Operation, side: int) -> dict[str, Any]:
-    """Return the seconds of an operation, and the bytes per second that it must move.
-
-    Args:
-        operation: The operation.
-        side: Rows and columns of the image.
-    """
+    """Return the seconds of an operation, and the bytes per second that it must move."""
     import tensorflow as tf
 
     height = side // STRIPS

@@ -8,20 +8,20 @@ three rows for each trace: copies to the GPU, kernels, and copies to the host.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
-from benchmarks import profile
+from benchmarks import harness, profile
 
 Interval = tuple[int, int]
 """First and last picosecond."""
@@ -33,25 +33,21 @@ ROWS = {"to device": ("memcpyh2d",), "kernels": (), "to host": ("memcpyd2h",)}
 """Rows of the picture, and how the names of their events begin; the others do not begin with "mem"."""
 
 
+@dataclass(frozen=True)
+class Arguments:
+    traces: Annotated[Sequence[Path], harness.WORD, "traces, .xplane.pb.gz"]
+    plot: Annotated[Path | None, "picture to write, .png"] = None
+    between: Annotated[Sequence[float] | None, "first and last second of the picture"] = None
+
+
 def main() -> None:
-    arguments = parse_arguments()
+    arguments = harness.read(Arguments)
     traces = {path: gpu_events(_space(path)) for path in arguments.traces}
     for path, events in traces.items():
         figures = {"span_seconds": span(events), **overlap_figures(events)}
         print(json.dumps({"case": "gpu profile", "trace": path.name, **figures}), flush=True)
     if arguments.plot is not None:
         plot(traces, arguments.between, arguments.plot)
-
-
-def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the arguments of the command line."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("traces", type=Path, nargs="+", help="traces, .xplane.pb.gz")
-    parser.add_argument("--plot", type=Path, help="picture to write, .png")
-    parser.add_argument(
-        "--between", type=float, nargs=2, help="first and last second of the picture"
-    )
-    return parser.parse_args(words)
 
 
 def _space(path: Path) -> Any:
@@ -64,12 +60,7 @@ def _space(path: Path) -> Any:
 
 
 def events_of(work: Callable[[], object], keep: Path | None = None) -> list[Event]:
-    """Return what ran on the GPU during `work`.
-
-    Args:
-        work: What to trace.
-        keep: File to write the trace to, compressed.
-    """
+    """Return what ran on the GPU during `work`."""
     space = profile.record(work, level=1)
     if keep is not None:
         keep.write_bytes(gzip.compress(space.SerializeToString()))

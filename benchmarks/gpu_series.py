@@ -10,7 +10,6 @@ it printed last. Sides and budgets are those of ResNet-18 at 4096 x 4096, or sma
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -21,12 +20,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = ROOT / "benchmarks"
 sys.path[0] = str(ROOT)
 
-from benchmarks import report
+from benchmarks import harness, report
 
 FULL_SIDE = 4096
 LAST_LINES = 8
@@ -69,8 +69,18 @@ STAGES = {
 """Stages by name, in order of worth. Untuned: cuDNN does not try its kernels, to see what trials take."""
 
 
+@dataclass(frozen=True)
+class Arguments:
+    stages: Annotated[Sequence[str], tuple(STAGES)] = tuple(STAGES)
+    side: Annotated[int, "rows and columns"] = FULL_SIDE
+    policy: Annotated[str, "dtype policy of Keras"] = "mixed_float16"
+    factor: Annotated[float, "of the time limits"] = 1.0
+    out: Annotated[Path | None, "file that lines are added to"] = None
+    list: Annotated[bool, "print the commands, and run nothing"] = False
+
+
 def main() -> None:
-    arguments = parse_arguments()
+    arguments = harness.read(Arguments)
     if arguments.list:
         for name in arguments.stages:
             print(f"{name:18} {' '.join(command(STAGES[name], arguments))}")
@@ -83,19 +93,7 @@ def main() -> None:
                     file.write(line + "\n")
 
 
-def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the arguments of the command line."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--stages", nargs="+", default=list(STAGES), choices=list(STAGES))
-    parser.add_argument("--side", type=int, default=FULL_SIDE, help="rows and columns")
-    parser.add_argument("--policy", default="mixed_float16", help="dtype policy of Keras")
-    parser.add_argument("--factor", type=float, default=1.0, help="of the time limits")
-    parser.add_argument("--out", type=Path, help="file that lines are added to")
-    parser.add_argument("--list", action="store_true", help="print the commands, and run nothing")
-    return parser.parse_args(words)
-
-
-def command(stage: Stage, arguments: argparse.Namespace) -> list[str]:
+def command(stage: Stage, arguments: Arguments) -> list[str]:
     """Return the script of a stage and its arguments."""
     area = (arguments.side / FULL_SIDE) ** 2
     budgets = {f"{size}GB": f"{max(round(size * 1000 * area), 1)}MB" for size in (8, 30)}
@@ -103,7 +101,7 @@ def command(stage: Stage, arguments: argparse.Namespace) -> list[str]:
     return stage.words.format(side=side, double=2 * side, policy=policy, **budgets).split()
 
 
-def lines_of(name: str, stage: Stage, arguments: argparse.Namespace) -> Iterator[str]:
+def lines_of(name: str, stage: Stage, arguments: Arguments) -> Iterator[str]:
     """Run a stage; yield its JSON lines, then one on how it ended if it failed. Its other output goes to stderr."""
     script, *words = command(stage, arguments)
     settings = [f"{key}={value}" for key, value in stage.environment.items()]

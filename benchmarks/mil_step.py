@@ -11,22 +11,38 @@ BatchNormalization layers. Prints one JSON line.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[0] = os.path.dirname(HERE)
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from benchmarks import report, turns
+from benchmarks import harness, report, turns
 
 
-def model(arguments):
+@dataclass(frozen=True)
+class Arguments:
+    instances: int = 50
+    side: int = 112
+    at_once: int = 10
+    norm: Annotated[str, ("none", "exact", "frozen", "per_slice")] = "exact"
+    published: bool = False
+    host: str | None = None
+    device: Annotated[str | None, "bytes for strips"] = None
+    disk: bool = False
+    steps: int = 1
+    rounds: int = 5
+    turns: Annotated[Path | None, "folder of processes that share a GPU"] = None
+    alone: bool = False
+
+
+def model(arguments: Arguments) -> Any:
     """Return the streamed model; its twin is the plain one."""
     import keras
 
@@ -36,9 +52,6 @@ def model(arguments):
     from tfbig.models.pooling import ABMIL
 
     keras.utils.set_random_seed(0)
-    norm = (
-        "exact" if arguments.norm == "none" else arguments.norm
-    )  # without BatchNormalization it has no effect
     budget = tfbig.Budget(
         device=arguments.device, host=arguments.host, disk=None if arguments.disk else 0
     )
@@ -47,13 +60,13 @@ def model(arguments):
         encoders.make("resnet18", shape, norm=arguments.norm != "none"),
         ABMIL(2),
         arguments.at_once,
-        norm=norm,
+        norm="exact" if arguments.norm == "none" else arguments.norm,
         mode="published" if arguments.published else "exact",
         budget=budget,
     )
 
 
-def bag(arguments, folder):
+def bag(arguments: Arguments, folder: str) -> Any:
     """Write random tiles to a file, one by one, and open it."""
     import numpy as np
 
@@ -70,8 +83,8 @@ def bag(arguments, folder):
     return NpyBag(path)
 
 
-def main():
-    arguments = parse_arguments()
+def main() -> None:
+    arguments = harness.read(Arguments)
     turns.join(arguments.turns)
     import keras
     import numpy as np
@@ -126,24 +139,6 @@ def main():
         }
         figures |= report.device_memory()
         print(report.line("mil_step", size, first_seconds=first, **figures))
-
-
-def parse_arguments(words=None):
-    """Return the arguments of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--instances", type=int, default=50)
-    parser.add_argument("--side", type=int, default=112)
-    parser.add_argument("--at-once", type=int, default=10)
-    parser.add_argument("--norm", choices=["none", "exact", "frozen", "per_slice"], default="exact")
-    parser.add_argument("--published", action="store_true")
-    parser.add_argument("--host")
-    parser.add_argument("--device", help="bytes for strips")
-    parser.add_argument("--disk", action="store_true")
-    parser.add_argument("--steps", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--turns", type=Path, help="folder of processes that share a GPU")
-    parser.add_argument("--alone", action="store_true")
-    return parser.parse_args(words)
 
 
 if __name__ == "__main__":

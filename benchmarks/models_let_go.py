@@ -10,25 +10,21 @@ functions as a streamed model does, in plain TensorFlow.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import gc
-import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-HERE = Path(__file__).resolve().parent
-sys.path[0] = str(HERE.parent)
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from benchmarks import report
+from benchmarks import harness, report
 
 SIDE = 16
-WARM_UP = 10
-"""Rounds before the first measurement."""
-
 FUNCTIONS = 6
 """Functions that a step of the streamed model traces."""
 
@@ -117,14 +113,21 @@ ROUNDS: dict[str, Callable[[], None]] = {
 }
 
 
-def kept(kind: str, rounds: int, warm_up: int = WARM_UP) -> dict[str, float]:
+@dataclass(frozen=True)
+class Arguments:
+    kinds: Annotated[Sequence[str], tuple(ROUNDS)] = tuple(ROUNDS)
+    rounds: int = 50
+    warm_up: Annotated[int, "rounds before the first measurement"] = 10
+
+
+def kept(arguments: Arguments, kind: str) -> dict[str, float]:
     """Return what this process keeps of each model of a kind: bytes of resident memory, and objects."""
-    for _ in range(warm_up):
+    for _ in range(arguments.warm_up):
         ROUNDS[kind]()
     before = held()
-    for _ in range(rounds):
+    for _ in range(arguments.rounds):
         ROUNDS[kind]()
-    growth = [(now - then) / rounds for now, then in zip(held(), before, strict=True)]
+    growth = [(now - then) / arguments.rounds for now, then in zip(held(), before, strict=True)]
     return {"kept_bytes": round(growth[0]), "kept_objects": round(growth[1], 1)}
 
 
@@ -137,20 +140,9 @@ def held() -> tuple[int, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--kinds", nargs="+", choices=ROUNDS, default=list(ROUNDS))
-    parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument(
-        "--warm-up", type=int, default=WARM_UP, help="rounds before the first measurement"
-    )
-    parser.add_argument("--only", choices=ROUNDS, help="one kind, in this process")
-    arguments = parser.parse_args()
-    if arguments.only:
-        print(json.dumps(kept(arguments.only, arguments.rounds, arguments.warm_up)))
-        return
+    arguments = harness.read(Arguments)
     for kind in arguments.kinds:
-        flags = ["--only", kind, "--rounds", arguments.rounds, "--warm-up", arguments.warm_up]
-        figures = report.in_own_process([__file__, *flags])
+        figures = harness.apart(kept, arguments, kind)
         size = [SIDE, SIDE, 3]
         print(report.line(f"models_let_go {kind}", size, rounds=arguments.rounds, **figures))
 

@@ -17,27 +17,27 @@ of both for strips.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import gc
-import json
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from benchmarks import report
+from benchmarks import harness, report
 
 STEPS = 3
 SHARES = (0.5, 0.7, 0.85)
 BUDGETS = ("large", "medium", "least")
+KINDS = ("training", "inference")
 
 SIZES: dict[str, tuple[str, ...]] = {
     "resnet18": ("256x256", "1024x1024"),
@@ -81,22 +81,27 @@ FIXED_SIZE = {"mil": "2x32", "Xception": "75x75", "InceptionV3": "75x75"}
 """The smallest images that a network accepts, where 64 x 64 is not enough."""
 
 
+@dataclass(frozen=True)
+class Arguments:
+    networks: Annotated[Sequence[str] | None, tuple(SIZES | PLAIN), "by default all"] = None
+    sizes: Annotated[Sequence[str] | None, "such as 224x224; by default small and large"] = None
+    budgets: Annotated[Sequence[str], BUDGETS] = BUDGETS
+    kinds: Annotated[Sequence[str], KINDS] = KINDS[:1]
+    fixed: Annotated[bool, "the smallest images"] = False
+    plain: Annotated[bool, "images that run in plain Keras"] = False
+
+
 def main() -> None:
-    arguments = parse_arguments()
-    if arguments.only:
-        print(json.dumps(measure(*arguments.only)))
-        return
+    arguments = harness.read(Arguments)
     for network, size, budget, kind in cases(arguments):
-        words = [__file__, "--only", network, size, budget, kind]
-        figures = report.in_own_process(words)
+        figures = harness.apart(measure, arguments, network, size, budget, kind)
         name = f"{network} {budget} {kind}"
         kinds = {"fixed": arguments.fixed, "plain": arguments.plain}
         case = " ".join(["plan_holds", *(name for name, chosen in kinds.items() if chosen)])
-        print(report.line(case, [int(n) for n in size.split("x")], way=name, **figures))
-        sys.stdout.flush()
+        print(report.line(case, [int(n) for n in size.split("x")], way=name, **figures), flush=True)
 
 
-def cases(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str, str]]:
+def cases(arguments: Arguments) -> Iterator[tuple[str, str, str, str]]:
     """Yield network, size, budget and kind of each case."""
     known = PLAIN if arguments.plain else SIZES
     budgets = ["plain"] if arguments.plain else ["large"] if arguments.fixed else arguments.budgets
@@ -108,23 +113,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str, str]]:
                     yield network, size, budget, kind
 
 
-def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the arguments of the command line."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--networks", nargs="+", choices=list(SIZES | PLAIN), help="Default: all")
-    parser.add_argument("--sizes", nargs="+", help="such as 224x224. Default: small and large")
-    parser.add_argument("--budgets", nargs="+", default=list(BUDGETS), choices=BUDGETS)
-    parser.add_argument("--kinds", nargs="+", default=["training"], choices=KINDS)
-    parser.add_argument("--fixed", action="store_true", help="the smallest images")
-    parser.add_argument("--plain", action="store_true", help="images that run in plain Keras")
-    parser.add_argument("--only", nargs=4, help="one case, in this process")
-    return parser.parse_args(words)
-
-
-KINDS = ("training", "inference")
-
-
-def measure(network: str, size: str, budget: str, kind: str) -> dict[str, Any]:
+def measure(_: Arguments, network: str, size: str, budget: str, kind: str) -> dict[str, Any]:
     """Return measured and projected bytes of one case, in this process."""
     import keras
 

@@ -8,30 +8,29 @@ what a step of the plan is predicted to take.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from benchmarks import report
-
-
-def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the arguments of the command line."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--network", default="ResNet50", help="of keras.applications")
-    parser.add_argument("--side", type=int, default=32768, help="rows and columns of the image")
-    parser.add_argument("--device", default="19GB")
-    parser.add_argument("--host", default="27GB")
-    parser.add_argument("--disk", default="1TB")
-    return parser.parse_args(words)
+from benchmarks import harness, report
 
 
-def measure(arguments: argparse.Namespace) -> str:
+@dataclass(frozen=True)
+class Arguments:
+    network: Annotated[str, "of keras.applications"] = "ResNet50"
+    side: Annotated[int, "rows and columns of the image"] = 32768
+    device: str = "19GB"
+    host: str = "27GB"
+    disk: str = "1TB"
+
+
+def measure(arguments: Arguments) -> str:
     """Plan a step, and return the line."""
     import tfbig
     from benchmarks.networks import application
@@ -59,4 +58,4 @@ def measure(arguments: argparse.Namespace) -> str:
 
 
 if __name__ == "__main__":
-    print(measure(parse_arguments()))
+    print(measure(harness.read(Arguments)))

@@ -13,7 +13,6 @@ step before.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -21,14 +20,16 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
-from benchmarks import compare, report
+from benchmarks import compare, harness, report
+from benchmarks.networks import NETWORKS
 
 PRODUCTS = ("conv", "matmul", "einsum", "cudnn", "gemm")
 COPIES = ("memcpy", "_send", "_recv", "deepcopy")
@@ -39,8 +40,21 @@ Event = tuple[int, int, str]
 """First and last picosecond, and type of the operation."""
 
 
+@dataclass(frozen=True)
+class Arguments:
+    network: Annotated[str, tuple(NETWORKS)] = "resnet18"
+    side: int = 2048
+    way: Annotated[str, tuple(compare.WAYS)] = "streamed"
+    operations: Annotated[int, "how many are printed"] = 20
+    device: Annotated[str | None, "bytes for strips"] = None
+    host: Annotated[str | None, "bytes of host memory of ways that are small"] = None
+    policy: str | None = None
+    optimizer: Annotated[str, ("adam", "adamw")] = "adam"
+    plot: Annotated[str | None, "file of a picture of the saved profiles; nothing runs"] = None
+
+
 def main() -> None:
-    arguments = parse_arguments()
+    arguments = harness.read(Arguments)
     if arguments.plot:
         plot(saved_lines(), arguments.plot)
         return
@@ -88,23 +102,6 @@ def main() -> None:
     )
 
 
-def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the arguments of the command line."""
-    from benchmarks.networks import NETWORKS
-
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--network", default="resnet18", choices=list(NETWORKS))
-    parser.add_argument("--side", type=int, default=2048)
-    parser.add_argument("--way", default="streamed", choices=list(compare.WAYS))
-    parser.add_argument("--operations", type=int, default=20, help="how many are printed")
-    parser.add_argument("--device", help="bytes for strips")
-    parser.add_argument("--host", help="bytes of host memory of ways that are small")
-    parser.add_argument("--policy")
-    parser.add_argument("--optimizer", default="adam", choices=["adam", "adamw"])
-    parser.add_argument("--plot", metavar="FILE", help="draw the saved profiles, and run nothing")
-    return parser.parse_args(words)
-
-
 def floor(plan: Any) -> float:
     """Return the seconds of all operations at the rate of a convolution in near memory."""
     from tfbig.engine import machine_rates
@@ -139,12 +136,7 @@ def timed() -> dict[str, float]:
 
 
 def record(work: Callable[[], object], level: int = 2) -> Any:
-    """Return the trace of `work` by TensorFlow's profiler, an `XSpace`.
-
-    Args:
-        work: What to trace.
-        level: Detail of what the host does, as in `ProfilerOptions`.
-    """
+    """Return the trace of `work` by TensorFlow's profiler, an `XSpace`."""
     import tensorflow as tf
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
@@ -206,7 +198,7 @@ def shares(events: Iterable[Event]) -> dict[str, float]:
 
 def saved_lines() -> list[dict[str, Any]]:
     """Return the saved profiles of steps without a GPU, the last of each network, way and commit."""
-    lines = map(json.loads, (ROOT / "benchmarks" / "results.jsonl").read_text().splitlines())
+    lines = map(json.loads, report.RESULTS.read_text().splitlines())
     profiles = [x for x in lines if x["case"].startswith("profile ") and "untraced_seconds" in x]
     return list({(x["case"], x["way"], x["commit"]): x for x in profiles}.values())
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks/results.jsonl"
 
 
 def memory_bytes() -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Run benchmarks by name, save the lines that they print, and draw tables and plots from them.
 
     python benchmarks/run.py --list
-    python benchmarks/run.py modes-2048 unet [--torch PYTHON] [--jax PYTHON]
+    python benchmarks/run.py modes-2048 unet [--torch PYTHON]
     python benchmarks/run.py --report
 
 Lines go to `results.jsonl`, with the command that prints them again. `--report` runs no benchmark: it writes
@@ -21,10 +21,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = ROOT / "benchmarks"
-RESULTS = HERE / "results.jsonl"
 sys.path[0] = str(ROOT)
 
-from benchmarks.compare import PEERS
+from benchmarks.report import RESULTS
 
 
 @dataclass(frozen=True)
@@ -35,20 +34,17 @@ class Case:
         about: Question that it answers.
         words: Script and its arguments.
         torch: Whether it can compare with PyTorch.
-        jax: Whether it can compare with JAX.
         gpu: Whether it needs a GPU.
     """
 
     about: str
     words: str
     torch: bool = False
-    jax: bool = False
     gpu: bool = False
 
 
 _MODES = "plain remat unified streamed streamed-small bfloat16-stores plain-bfloat16 bfloat16"
 _TORCH = "torch torch-checkpoint torch-save_on_cpu"
-_JAX = "jax jax-checkpoint"
 _GPU = "--optimizer adamw --policy mixed_float16 --warmup 5 --steps 10 --rounds 1"
 _HOSTS = {
     "ConvNeXtTiny": "2.4GB",
@@ -68,7 +64,6 @@ CASES = {
         "ResNet-18 at 1536 x 1536 in plain Keras, streamed, and in other frameworks",
         "compare.py --network resnet18 --side 1536 --rounds 2 --steps 1 --ways plain streamed",
         torch=True,
-        jax=True,
     ),
     "modes-4096": Case(
         "ResNet-18 at 4096 x 4096 in all modes",
@@ -98,11 +93,11 @@ CASES = {
         "plain streamed streamed-small",
         torch=True,
     ),
-    "precision": Case("gradients in bfloat16 against float64", "precision.py"),
     "unet": Case("one gigapixel through the U-Net, a training step", "gigapixel_unet.py"),
     "gigapixel-resnet18": Case(
         "one gigapixel through ResNet-18 with BatchNormalization, a training step",
-        "huge.py resnet18 32768 --host 18GB --disk 50GB --strips 1.5GB --store bfloat16",
+        "background.py step --network resnet18 --side 32768 --tissue 1.0 --everything --host 18GB --disk 50GB "
+        "--strips 1.5GB --store bfloat16",
     ),
     "volume": Case(
         "a whole CT volume through the 3-D U-Net of nnU-Net with a quarter of its features, a training step",
@@ -128,9 +123,6 @@ CASES = {
         "the same for ResNet-50",
         "background.py shares --network resnet50 --side 3072 --shares 0.05 0.25 0.5 1 --rounds 1",
     ),
-    "scaling": Case(
-        "how time grows with the area, by stages that stream", "scaling.py --plot scaling.png"
-    ),
     "mil": Case(
         "a step on a bag of 500 tiles",
         "mil_step.py --instances 500 --side 84 --at-once 125 --norm none",
@@ -142,10 +134,6 @@ CASES = {
         "the same by a vision transformer of 303 million parameters, with random weights",
         "features.py --encoder uni",
     ),
-    "encoder-parity": Case(
-        "features of pathology encoders against torch, for the same random weights",
-        "encoder_parity.py",
-    ),
     "scene": Case(
         "a prediction of a scene of a gigapixel into a COG, and its memory",
         "scenes.py --size 34000x31000",
@@ -155,10 +143,6 @@ CASES = {
     "scene-nodata": Case(
         "the same for a scene with 60 % nodata, computed, skipped and killed meanwhile",
         "scenes.py --size 12288x12288 --nodata 0.6 --ways compute skip killed",
-    ),
-    "end-to-end": Case(
-        "frozen features, sampled tiles, all tiles and whole images, for equal processor time",
-        "end_to_end.py --plot end_to_end.png",
     ),
     "patchgd": Case("memory of PatchGD over the side of the image", "patchgd_memory.py"),
     "profile": Case("where the time of a step goes", "profile.py --network resnet18 --side 2048"),
@@ -205,7 +189,7 @@ CASES = {
     **{
         f"gpu-{network}-{side}": Case(
             f"{network} at {side} x {side} on a GPU, as the paper measures",
-            f"compare.py --network {network} --side {side} --ways {ways} {_GPU}",
+            f"compare.py --network {network} --side {side} {_GPU} --ways {ways}",
             torch=True,
             gpu=True,
         )
@@ -226,37 +210,27 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="list the benchmarks")
     parser.add_argument("--report", action="store_true", help="write tables and plots")
     parser.add_argument("--torch", help="a Python with PyTorch; its ways run too")
-    parser.add_argument("--jax", help="a Python with JAX; its ways run too")
     arguments = parser.parse_args()
     if arguments.list:
         for name, case in CASES.items():
             print(f"{name:20} {case.about}{' (needs a GPU)' if case.gpu else ''}")
     for name in arguments.cases:
-        run(name, CASES[name], arguments.torch, arguments.jax)
+        run(name, CASES[name], arguments.torch)
     if arguments.report or arguments.cases:
         write_report()
 
 
-def command(case: Case, torch: str | None = None, jax: str | None = None) -> list[str]:
-    """Return the script of a case and its arguments, with the ways of PyTorch and JAX if a Python has them."""
-    script, *words = case.words.split()
+def command(case: Case, torch: str | None = None) -> list[str]:
+    """Build the script of a case and its arguments, with the ways of PyTorch if a Python has it."""
+    words = case.words.split()
     if torch and case.torch:
-        words = [*_with_ways(words, _TORCH), "--torch", torch]
-    if jax and case.jax:
-        words = [*_with_ways(words, _JAX), "--jax", jax]
-    return [script, *words]
+        words += [*_TORCH.split(), "--torch", torch]  # `--ways` is last
+    return words
 
 
-def _with_ways(words: list[str], ways: str) -> list[str]:
-    """Return arguments with more ways to compare."""
-    at = words.index("--ways") + 1
-    at += next((i for i, word in enumerate(words[at:]) if word.startswith("--")), len(words) - at)
-    return [*words[:at], *ways.split(), *words[at:]]
-
-
-def run(name: str, case: Case, torch: str | None, jax: str | None) -> None:
+def run(name: str, case: Case, torch: str | None) -> None:
     """Run a case and save its lines."""
-    script, *words = command(case, torch, jax)
+    script, *words = command(case, torch)
     print(f"{name}: {script} {' '.join(words)}", file=sys.stderr, flush=True)
     with subprocess.Popen(
         [sys.executable, str(HERE / script), *words], stdout=subprocess.PIPE, text=True, cwd=HERE
@@ -336,7 +310,7 @@ def plot(figures: Sequence[dict[str, Any]], path: Path) -> None:
             streams = "stream" in x["way"] or x["way"].startswith("bfloat16")
             place = x["memory_ratio"], x["seconds_ratio"]
             color = "tab:red" if streams else "tab:gray"
-            axis.plot(*place, "s" if x["way"] in PEERS else "o", color=color)
+            axis.plot(*place, "s" if x["way"].startswith(("torch", "jax")) else "o", color=color)
             labels.append(_free(place[0] + 0.03 * right, place[1], labels, points, right, top))
             line = {"arrowstyle": "-", "linewidth": 0.4}
             axis.annotate(x["way"], place, labels[-1], fontsize=8, va="center", arrowprops=line)

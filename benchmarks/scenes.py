@@ -10,7 +10,6 @@ small whole numbers, so that its sums are exact: the mask of every way must have
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import signal
@@ -19,8 +18,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
@@ -30,22 +30,27 @@ import rasterio
 from rasterio.transform import Affine
 from rasterio.windows import Window
 
-from benchmarks import report
+from benchmarks import harness, report
 
 BANDS, CLASSES = 3, 4
+
+
+@dataclass(frozen=True)
+class Arguments:
+    size: Annotated[str, "rows x columns"] = "10800x9700"
+    nodata: Annotated[float, "share of nodata"] = 0.0
+    ways: Annotated[Sequence[str], ("compute", "skip", "killed")] = ("compute",)
+    width: int = 4
+    depth: int = 3
+    device: Annotated[str, "--device-memory"] = "256MB"
+    host: Annotated[str, "--host-memory"] = "2GB"
+    folder: Annotated[str | None, "folder for scene and masks, such as of an earlier run"] = None
 
 
 def scene_rows(top: int, rows: int, columns: int, height: int, nodata: float) -> np.ndarray:
     """Return rows of the scene, `[bands, rows, columns]`, uint8.
 
     Fields of 200 to 300 pixels with some texture; nodata, 0, is outside a slanted swath, as of a satellite.
-
-    Args:
-        top: First row.
-        rows: Number of rows.
-        columns: Columns of the scene.
-        height: Rows of the scene.
-        nodata: Share of the scene that is nodata.
     """
     y, x = np.ogrid[top : top + rows, :columns]
     fields = (y // 211 * 7 + x // 293 * 13) % 17
@@ -61,14 +66,7 @@ def scene_rows(top: int, rows: int, columns: int, height: int, nodata: float) ->
 
 
 def write_scene(path: Path, rows: int, columns: int, nodata: float) -> None:
-    """Write the scene as a tiled, compressed GeoTIFF with CRS.
-
-    Args:
-        path: The file.
-        rows: Rows.
-        columns: Columns.
-        nodata: Share of nodata.
-    """
+    """Write the scene as a tiled, compressed GeoTIFF with CRS."""
     form: dict[str, Any] = {
         "driver": "GTiff", "height": rows, "width": columns, "count": BANDS, "dtype": "uint8", "crs": "EPSG:32632",
         "transform": Affine(10, 0, 3e5, 0, -10, 6e6), "nodata": 0, "tiled": True, "blockxsize": 512,
@@ -83,13 +81,7 @@ def write_scene(path: Path, rows: int, columns: int, nodata: float) -> None:
 
 
 def write_model(path: Path, width: int, depth: int) -> None:
-    """Write a small U-Net with whole weights.
-
-    Args:
-        path: The `.keras` file.
-        width: Channels of its first level.
-        depth: Number of times that it halves rows and columns.
-    """
+    """Write a small U-Net with whole weights."""
     import keras
     from keras import layers
 
@@ -116,14 +108,7 @@ def write_model(path: Path, width: int, depth: int) -> None:
 
 
 def predict(model: Path, scene: Path, out: Path, flags: Sequence[str]) -> dict[str, Any]:
-    """Predict the scene in a process of its own, and return its seconds and greatest memory.
-
-    Args:
-        model: The model.
-        scene: The scene.
-        out: Folder of the results.
-        flags: Further flags.
-    """
+    """Predict the scene in a process of its own, and return its seconds and greatest memory."""
     words = [sys.executable, str(ROOT / "tfbig_command.py"), "predict", str(model), str(scene)]
     began = time.monotonic()
     process = subprocess.Popen([*words, "--out", str(out), "--input", "bands", *flags])
@@ -138,15 +123,7 @@ def predict(model: Path, scene: Path, out: Path, flags: Sequence[str]) -> dict[s
 
 
 def kill(model: Path, scene: Path, out: Path, flags: Sequence[str], blocks: int) -> int:
-    """Start a prediction, kill it with SIGKILL once it has written some blocks, and return their number.
-
-    Args:
-        model: The model.
-        scene: The scene.
-        out: Folder of the results.
-        flags: Further flags.
-        blocks: Number of blocks to wait for.
-    """
+    """Start a prediction, kill it with SIGKILL once it has written some blocks, and return their number."""
     words = [sys.executable, str(ROOT / "tfbig_command.py"), "predict", str(model), str(scene)]
     process = subprocess.Popen([*words, "--out", str(out), "--input", "bands", *flags])
     folder = out / f".{scene.name}.blocks"
@@ -172,14 +149,7 @@ def differences(first: Path, second: Path) -> int:
 
 
 def seams(model: Path, scene: Path, mask: Path, places: int) -> int:
-    """Return the pixels in which a mask differs from plain Keras around corners of blocks, where seams would be.
-
-    Args:
-        model: The model.
-        scene: The scene.
-        mask: The mask.
-        places: Number of corners.
-    """
+    """Return the pixels in which a mask differs from plain Keras around corners of blocks, where seams would be."""
     import keras
 
     plain, wrong, rng = keras.saving.load_model(model), 0, np.random.default_rng(0)
@@ -200,29 +170,12 @@ def seams(model: Path, scene: Path, mask: Path, places: int) -> int:
     return wrong
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Print a JSON line for each way."""
-    for line in lines(parse_arguments(argv)):
+def main() -> None:
+    for line in lines(harness.read(Arguments)):
         print(line, flush=True)
 
 
-def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Return the arguments of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--size", default="10800x9700", help="rows x columns")
-    parser.add_argument("--nodata", type=float, default=0.0, help="share of nodata")
-    parser.add_argument(
-        "--ways", nargs="+", default=["compute"], choices=["compute", "skip", "killed"]
-    )
-    parser.add_argument("--width", type=int, default=4)
-    parser.add_argument("--depth", type=int, default=3)
-    parser.add_argument("--device", default="256MB", help="--device-memory")
-    parser.add_argument("--host", default="2GB", help="--host-memory")
-    parser.add_argument("--folder", help="folder for scene and masks, such as of an earlier run")
-    return parser.parse_args(argv)
-
-
-def lines(options: argparse.Namespace) -> Iterator[str]:
+def lines(options: Arguments) -> Iterator[str]:
     """Yield a line for each way."""
     rows, columns = map(int, options.size.split("x"))
     with tempfile.TemporaryDirectory() as temporary:

@@ -1,11 +1,11 @@
-"""The step of `compare.py` with PyTorch and lightstream, in a Python that has them; does not need tfbig.
+"""The step of `compare.py` with PyTorch, in a Python that has it; does not need tfbig.
 
     python benchmarks/torch_step.py --network resnet18 --side 2048 --only torch-checkpoint [--lock FILE]
 
 Ways: torch, all activations kept; torch-checkpoint, every residual block rematerialised in the backward pass
-(`torch.utils.checkpoint`); torch-save_on_cpu, activations for the backward pass kept in host memory; lightstream, tiles
-of the forward and backward pass with all BatchNorm frozen. Channels last, the faster layout on a CPU. With `--lock`,
-steps wait for those of `gpu.py --turns FOLDER` on the same GPU, if FILE is FOLDER/lock.
+(`torch.utils.checkpoint`); torch-save_on_cpu, activations for the backward pass kept in host memory. Channels last,
+the faster layout on a CPU. With `--lock`, steps wait for those of `gpu.py --turns FOLDER` on the same GPU, if FILE is
+FOLDER/lock.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ def main() -> None:
     parser.add_argument("--optimizer", default="adam", choices=["adam", "adamw"])
     parser.add_argument("--policy", default="float32", choices=["float32", "mixed_float16"])
     parser.add_argument("--only", default="torch")
-    parser.add_argument("--tile", type=int, help="rows and columns of lightstream's tiles")
     parser.add_argument("--lock", help="file that measurements on one GPU wait for")
     arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -53,8 +52,7 @@ def main() -> None:
     optimizer = kind([p for p in model.parameters() if p.requires_grad], lr=1e-5)
     half = arguments.policy == "mixed_float16"
     scaler = torch.amp.GradScaler(device, enabled=half)
-    tile = arguments.tile or min(arguments.side // 2 // 32 * 32, 1600)
-    step = build(arguments.only, model, tile, scaler)
+    step = build(arguments.only, model, scaler)
     if arguments.lock:
         turn = open(arguments.lock, "a")  # noqa: SIM115 - held until the process ends
         fcntl.flock(turn, fcntl.LOCK_EX)
@@ -96,10 +94,8 @@ def mse(output: Any) -> Any:
     return ((output - 1) ** 2).mean()
 
 
-def build(way: str, model: Any, tile: int, scaler: Any) -> Any:
+def build(way: str, model: Any, scaler: Any) -> Any:
     """Return a function of the image that computes gradients and returns the loss."""
-    if way == "lightstream":
-        return lightstream(model, tile, scaler)
     if way == "torch-checkpoint":
         for stage in (model.layer1, model.layer2, model.layer3, model.layer4):
             for block in stage:
@@ -121,37 +117,6 @@ def checkpointed(forward: Any) -> Any:
     from torch.utils.checkpoint import checkpoint
 
     return lambda x: checkpoint(forward, x, use_reentrant=False)
-
-
-def lightstream(model: Any, tile: int, scaler: Any) -> Any:
-    """Return a step of lightstream for the network up to the pooling, with tiles of some rows and columns."""
-    if not torch.cuda.is_available():
-        sys.exit("lightstream moves the network to a GPU, whatever is asked for, and there is none")
-    from lightstream.core.constructor import StreamingConstructor
-
-    layers = [*model.children()]
-    encoder, pool, linear = torch.nn.Sequential(*layers[:-2]), layers[-2], layers[-1]
-    device = next(model.parameters()).device
-    constructor = StreamingConstructor(
-        encoder,
-        tile,
-        verbose=False,
-        copy_to_gpu=True,
-        normalize_on_gpu=False,
-        add_keep_modules=[torch.nn.BatchNorm2d],
-    )
-    streaming = constructor.prepare_streaming_model()
-    streaming.device = device
-
-    def step(image: Any) -> float:
-        features = streaming(image)
-        features.requires_grad_(True)
-        loss = mse(linear(torch.flatten(pool(features), 1)).float())
-        scaler.scale(loss).backward()
-        streaming.backward(image, features.grad)
-        return float(loss.detach())
-
-    return step
 
 
 if __name__ == "__main__":

@@ -10,50 +10,44 @@ its sweeps (tracing is in the first sweep of the first step), and the peak memor
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[0] = os.path.dirname(HERE)
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 import numpy as np
 
-from benchmarks import huge, report
+from benchmarks import harness, report
+from benchmarks.sweep_times import SweepTimes
 
-FEATURES = (32, 64, 128, 256, 320, 320)
 
-
-def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the arguments of the command line."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--size", type=int, nargs=3, default=[388, 512, 512], help="D H W")
-    parser.add_argument("--features", type=int, nargs="+", default=list(FEATURES))
-    parser.add_argument("--deep", action="store_true", help="with deep supervision")
-    parser.add_argument("--plain", action="store_true", help="the plain Keras model")
-    parser.add_argument(
-        "--tensors", action="store_true", help="train on tensors; TensorFlow copies NumPy arrays"
-    )
-    parser.add_argument("--host", help="bytes of host memory; by default what is available")
-    parser.add_argument("--disk", help="bytes of disk; by default what is free")
-    parser.add_argument("--scratch", help="directory of the scratch file")
-    parser.add_argument("--strips", default="1GB", help="bytes of strips")
-    parser.add_argument("--store", help="element type of stored images")
-    parser.add_argument("--steps", type=int, default=1, help="training steps; the last is counted")
-    parser.add_argument("--precision", default="float32", choices=["float32", "float64"])
-    parser.add_argument("--only-plan", action="store_true", help="print the plan, and end")
-    return parser.parse_args(words)
+@dataclass(frozen=True)
+class Arguments:
+    size: Annotated[Sequence[int], "D H W"] = (388, 512, 512)
+    features: Sequence[int] = (32, 64, 128, 256, 320, 320)
+    deep: Annotated[bool, "with deep supervision"] = False
+    plain: Annotated[bool, "the plain Keras model"] = False
+    tensors: Annotated[bool, "train on tensors; TensorFlow copies NumPy arrays"] = False
+    host: Annotated[str | None, "bytes of host memory; by default what is available"] = None
+    disk: Annotated[str | None, "bytes of disk; by default what is free"] = None
+    scratch: Annotated[str | None, "directory of the scratch file"] = None
+    strips: Annotated[str, "bytes of strips"] = "1GB"
+    store: Annotated[str | None, "element type of stored images"] = None
+    steps: Annotated[int, "training steps; the last is counted"] = 1
+    precision: Annotated[str, ("float32", "float64")] = "float32"
+    only_plan: Annotated[bool, "print the plan, and end"] = False
 
 
 def main() -> None:
-    print(step(parse_arguments()))
+    print(step(harness.read(Arguments)))
 
 
-def step(arguments: argparse.Namespace) -> str:
+def step(arguments: Arguments) -> str:
     """Return the JSON line of one step."""
     import tensorflow as tf
 
@@ -99,7 +93,7 @@ def step(arguments: argparse.Namespace) -> str:
     )
 
 
-def network(arguments: argparse.Namespace) -> Any:
+def network(arguments: Arguments) -> Any:
     """Return the network with weights that are drawn in float32, and then have the precision of the arguments."""
     import keras
 
@@ -141,22 +135,13 @@ def timed(model: Any, volume: Any, targets: Any, steps: int) -> dict[str, Any]:
     """Train some steps, and return the figures of the last; without steps, the loss."""
     if not steps:
         return {"loss": float(np.ravel(model.test_on_batch(volume, targets))[0])}
-    sweeps = huge.follow()
+    times = SweepTimes()
     for _ in range(steps):
-        sweeps.clear()
-        began, used = time.perf_counter(), time.process_time()
+        times.begin()
         loss = model.train_on_batch(volume, targets)
-        seconds, processor = time.perf_counter() - began, time.process_time() - used
-    ends = sorted((last, name) for name, last in sweeps.items())
-    starts = [began, *(last for last, _ in ends)]
-    pairs = zip(starts, ends, strict=False)
-    return {
-        "seconds": round(seconds, 1),
-        "processor_seconds": round(processor, 1),
-        "peak_bytes": report.memory_bytes()[1],
-        "loss": float(np.ravel(loss)[0]),
-        "sweeps": {name: round(last - start, 1) for start, (last, name) in pairs},
-    }
+        measured = times.end()
+    peak = report.memory_bytes()[1]
+    return {**measured, "peak_bytes": peak, "loss": float(np.ravel(loss)[0])}
 
 
 if __name__ == "__main__":

@@ -150,11 +150,7 @@ def without_copies(text: str) -> str:
 
 
 def figures(text: str) -> dict[str, Any]:
-    """Return the number of kernels of a compiled program, the bytes that they move, and both by kind.
-
-    Args:
-        text: The program after all passes, as HLO text.
-    """
+    """Return the number of kernels of a compiled program, the bytes that they move, and both by kind."""
     found = list(kernels(computations(text), "ENTRY"))
     count, moved = Counter[str](), Counter[str]()
     for kernel in found:

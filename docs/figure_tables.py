@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from benchmarks import scale
+import scale_table
+
 from benchmarks.networks import APPLICATIONS
 
 Line = dict[str, Any]
@@ -57,7 +58,7 @@ LABELS = {
     "local": "a ring among the discs on tissue",
     "context": "nuclei that follow circles around glands",
 }
-"""Tasks of benchmarks/end_to_end.py."""
+"""Tasks of the lines "end to end", at commit 95b2548."""
 LEARNING = {
     "frozen features": "frozen",
     "a quarter of the tiles, end to end": "sampling",
@@ -65,7 +66,7 @@ LEARNING = {
     "the whole image, streamed": "whole",
 }
 SCALED = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}
-"""Networks of benchmarks/scaling.py."""
+"""Networks of recipes/experiments/scaling.py."""
 KEPT = {"plain Keras": "keras", "multiple instance learning": "mil", "PatchGD": "patchgd"}
 
 
@@ -300,8 +301,8 @@ def encoder_parity(lines: list[Line]) -> str:
 
 
 def simulated(lines: list[Line]) -> str:
-    """Return what benchmarks/scale.py simulates; it needs no line."""
-    return scale.table(scale.Cluster())
+    """Return what docs/scale_table.py simulates; it needs no line."""
+    return scale_table.table(scale_table.Cluster())
 
 
 TABLES: dict[str, Callable[[list[Line]], str]] = {

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import importlib
 import json
+import re
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,19 +24,17 @@ from samples import ROOT
 
 import tfbig
 from benchmarks import (
+    background,
     compare,
-    end_to_end,
     first_step,
     gpu,
     gpu_profile,
     gpu_series,
-    mil_loss,
+    harness,
+    models_let_go,
     profile,
-    qmnist_variants,
     run,
-    scaling,
 )
-from tfbig.datasets.digits import drawn_digits
 
 
 def printed(script: str, *words: object) -> list[dict]:
@@ -78,33 +79,6 @@ def test_planning() -> None:
     assert line["case"] == "planning of MobileNetV2"
     assert 0 < line["device_bytes"] <= 500e6
     assert line["predicted_seconds"] > 0
-
-
-@pytest.mark.slow
-def test_end_to_end(tmp_path: Path) -> None:
-    """All ways train and are tested; with few images and little time, scores say nothing."""
-    plot = tmp_path / "curves.png"
-    words = ["--seconds", "1", "--seeds", "1", "--images", "8", "--tests", "8", "--plot", str(plot)]
-    lines = printed("end_to_end.py", *words)
-    assert [line["case"] for line in lines] == [f"end to end: {task}" for task in end_to_end.TASKS]
-    for line in lines:
-        assert all(line[way]["steps"] > 0 for way in end_to_end.WAYS)
-        assert all(0 <= line[way]["auc"] <= 1 for way in end_to_end.WAYS)
-    assert plot.stat().st_size > 1000
-
-
-def test_images_of_the_end_to_end_benchmark() -> None:
-    """Tiles are cut from the images in order, and nuclei of label 1 follow their circle."""
-    digits = drawn_digits(200)
-    train = end_to_end.digit_images(4, (digits[0].take(range(200)), digits[1]), 0)
-    np.testing.assert_array_equal(train.tiles[1, 9], train.pixels[1, 28:56, 28:56])
-    rng = np.random.default_rng(0)
-    nuclei = end_to_end.gland(True, 128, 16, rng)
-    centre = np.mean([place for _, place, _ in nuclei], axis=0)
-    for _, place, angle in nuclei:
-        assert np.hypot(*(place - centre)) == pytest.approx(24)
-        across = np.array([np.sin(angle), np.cos(angle)])
-        assert abs(np.dot(place - centre, across)) == pytest.approx(24)
 
 
 @pytest.mark.slow
@@ -156,27 +130,86 @@ def test_kind_of(operation: str, kind: str) -> None:
     assert profile.kind_of(operation) == kind
 
 
+def arguments_of(script: str, words: list[str]) -> dict[str, Any]:
+    """Return the arguments of a benchmark by name."""
+    module = importlib.import_module(f"benchmarks.{script.removesuffix('.py')}")
+    if hasattr(module, "Arguments"):
+        return vars(harness.read(module.Arguments, words))
+    return vars(module.parse_arguments(words))
+
+
 @pytest.mark.parametrize("name", run.CASES)
 def test_command_line_of_a_case(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The script of every case accepts its arguments."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    script, *words = run.command(run.CASES[name], torch=sys.executable, jax=sys.executable)
-    module = importlib.import_module(f"benchmarks.{script.removesuffix('.py')}")
-    arguments = vars(module.parse_arguments(words))
+    script, *words = run.command(run.CASES[name], torch=sys.executable)
+    arguments = arguments_of(script, words)
     for flag, value in pairwise(words):
         if flag.startswith("--"):
             values = arguments[flag.removeprefix("--").replace("-", "_")]
-            assert value in map(str, values if isinstance(values, list) else [values])
+            assert value in map(str, values if isinstance(values, list | tuple) else [values])
+
+
+def test_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    """Words, flags with and without values, several values, and what is not among the choices."""
+    read = functools.partial(harness.read, background.Arguments)
+    found = read(["shares", "--shares", "0.5", "1", "--network", "resnet50", "--everything"])
+    assert (found.what, found.slide, found.network) == ("shares", None, "resnet50")
+    assert (found.shares, found.everything, found.store) == ([0.5, 1.0], True, None)
+    assert read(["step", "a.svs"]) == background.Arguments("step", "a.svs")
+    for words in ([], ["all"], ["shares", "--shares", "few"]):
+        with pytest.raises(SystemExit):
+            read(words)
+    assert "--shares: invalid float value: 'few'" in capsys.readouterr().err
+
+
+def test_a_function_in_a_process_of_its_own() -> None:
+    line = harness.apart(models_let_go.kept, models_let_go.Arguments((), 1, 1), "functions")
+    assert line.keys() == {"kept_bytes", "kept_objects"}
+
+
+def test_ways_in_turn() -> None:
+    """A way that fails is left out, and ratios are those of the same round."""
+    order: list[str] = []
+
+    def run(way: str) -> dict[str, float]:
+        order.append(way)
+        if way == "broken":
+            raise subprocess.CalledProcessError(1, way)
+        return {"seconds": len(order) * (2 if way == "b" else 1)}
+
+    found = harness.in_turn(("a", "broken", "b"), 2, run)
+    assert order == ["a", "broken", "b", "a", "b"]
+    assert found == {"a": [{"seconds": 1}, {"seconds": 4}], "b": [{"seconds": 6}, {"seconds": 10}]}
+    assert harness.ratio(found["b"], found["a"], "seconds") == (6 + 2.5) / 2
+
+
+def test_commands_in_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts accept the arguments that documents name, unless at an earlier commit, and cases exist.
+
+    Documents name `gpu_counts.py` with some of its arguments.
+    """
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    texts = [path.read_text() for path in (ROOT / "docs").rglob("*.md")]
+    command = r"`(?:python benchmarks/)?(\w+\.py)((?:\s[^`]+)?)`(?!,? at \w{7})"
+    found = {match for text in texts for match in re.findall(command, text)}
+    names = {script: words.split() for script, words in found if words}
+    assert names["run.py"]
+    for script, words in found:
+        words = words.split()
+        if script == "run.py":
+            assert {*words} <= {*run.CASES, "--list", "--report", "NAME"}
+        elif words and script != "gpu_counts.py" and (ROOT / "benchmarks" / script).exists():
+            arguments_of(script, words)
 
 
 @pytest.mark.parametrize("name", gpu_series.STAGES)
 def test_command_line_of_a_stage(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The script of every stage of a series accepts its arguments, and budgets shrink with the area."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    arguments = gpu_series.parse_arguments(["--side", "2048"])
+    arguments = gpu_series.Arguments(side=2048)
     script, *words = gpu_series.command(gpu_series.STAGES[name], arguments)
-    module = importlib.import_module(f"benchmarks.{script.removesuffix('.py')}")
-    found = vars(module.parse_arguments(words))
+    found = arguments_of(script, words)
     assert found.get("device") in (None, "7500MB", "2000MB")
     sides = ("side", "plain", "plain_without_xla", "default", "streamed")
     assert [found[s] for s in sides if found.get(s)] in ([2048], [[2048]], [[4096]])
@@ -184,7 +217,7 @@ def test_command_line_of_a_stage(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_lines_of_stages(capfd: pytest.CaptureFixture[str]) -> None:
     """A stage that exceeds its limit keeps the lines before, and a stage that fails has a line too."""
-    arguments = gpu_series.parse_arguments(["--side", "64"])
+    arguments = gpu_series.Arguments(side=64)
     endless = """import time; print('{"case": 1}', flush=True); time.sleep(60)"""
     ends = []
     for code in (endless, "raise SystemExit('no GPU')"):
@@ -199,64 +232,10 @@ def test_lines_of_stages(capfd: pytest.CaptureFixture[str]) -> None:
     assert "no GPU" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("of", ["mean", "fastest"])
-def test_fit_of_the_scaling_study(of: str) -> None:
-    """Times of a power law give its exponent, and the factor of twice the median area."""
-    sides = range(1024, 2049, 256)
-    law = {side: 2e-7 * side ** (2 * 1.05) for side in sides}
-    seconds = {side: [law[side] * factor for factor in (1.0, 1.1, 1.2)] for side in sides}
-    line = scaling.fit(
-        {"model": "resnet18", "stages": "4", "seconds": seconds, "peak_bytes": 1}, of
-    )
-    assert line["b"] == pytest.approx(1.05, abs=2e-3)
-    assert line["doubling"] == pytest.approx(2**1.05, abs=2e-3)
-    assert line["r2"] == pytest.approx(1, abs=1e-4)
-    assert line["fastest"] == pytest.approx(list(law.values()), abs=1e-3)
-    assert line["seconds"] == pytest.approx([1.1 * value for value in law.values()], abs=1e-3)
-    assert line["deviations"] == pytest.approx([0.1 * value for value in law.values()], abs=1e-3)
-
-
-def test_drawn_lines_of_mil_loss(tmp_path: Path) -> None:
-    """The last line of each learning rate is drawn, in the order of the rates."""
-    case = {"losses": {"whole bags": [1.0], "a quarter at once": [1.0]}, "differences": {}}
-    pairs = {"losses": case["losses"], "differences": mil_loss.differences(case["losses"])}
-    lines = [
-        {"case": "mil_loss", "size": [8], "learning_rate": rate, "commit": commit}
-        | {"cases": {"without": pairs}}
-        for rate, commit in ((1e-6, "old"), (5e-5, "one"), (1e-6, "new"), (2.0, "another"))
-    ]
-    results = tmp_path / "results.jsonl"
-    results.write_text("\n".join(map(json.dumps, [*lines, lines[0] | {"case": "another"}])))
-    drawn = mil_loss.drawn_lines(results, [8])
-    assert [(rate, line["commit"]) for rate, line in drawn.items()] == [
-        (5e-5, "one"),
-        (1e-6, "new"),
-    ]
-    mil_loss.draw(drawn, tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_drawing_of_qmnist_variants(tmp_path: Path) -> None:
-    """Ways to train are drawn that were not tested in all ways."""
-    spread = {key: {"mean": 0.9, "std": 0.1} for key in qmnist_variants.FIGURES}
-    tested = {
-        "ABMIL-SAMPL-3%": {"100%": spread},
-        "ABMIL-ACC-100%": {"100%": spread, "3%": spread},
-        "ABMIL-ACC-3%": {"100%": spread},
-    }
-    lines = [{"case": qmnist_variants.CASE, "trained": n, "tested": t} for n, t in tested.items()]
-    file = tmp_path / "results.jsonl"
-    file.write_text("\n".join(map(json.dumps, [*lines, {"case": "another"}])))
-    drawn = qmnist_variants.drawn(file)
-    assert list(drawn) == ["ABMIL-ACC-3%", "ABMIL-ACC-100%", "ABMIL-SAMPL-3%"]
-    qmnist_variants.draw(drawn, tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_unknown_arguments_are_refused() -> None:
     """The command lines above would fail with an argument that a script does not have."""
     with pytest.raises(SystemExit):
-        compare.parse_arguments(["--sides", "128"])
+        harness.read(compare.Arguments, ["--sides", "128"])
 
 
 def test_report() -> None:
@@ -274,34 +253,6 @@ def test_features(tmp_path: Path) -> None:
     assert (line["case"], line["encoder"], line["exit_code"]) == ("features", "resnet18", 0)
     assert line["peak_bytes"] > line["base_bytes"] > 0
     assert line["seconds"] > line["slide_seconds"] > 0
-
-
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """Pictures of two classes."""
-    for number, name in enumerate(("cat", "dog")):
-        (tmp_path / name).mkdir()
-        for i in range(40):
-            pixels = np.random.default_rng(i).integers(0, 99, (40, 40, 3)) + 150 * number
-            Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / name / f"{i}.png")
-    return tmp_path
-
-
-@pytest.mark.slow
-def test_normalisation(pictures: Path) -> None:
-    words = ("--data", str(pictures), "--epochs", "2", "--methods", "group", "patchgd")
-    lines = printed("normalisation.py", *words)
-    assert [x["way"] for x in lines] == ["group", "patchgd"]
-    assert all(0 <= x["accuracy"] <= 1 for x in lines)
-
-
-@pytest.mark.slow
-def test_patch_generator(pictures: Path) -> None:
-    words = ("--data", str(pictures), "--steps", "2", "--epochs", "1")
-    lines = printed("patch_generator.py", *words)
-    assert [x["way"] for x in lines] == ["share 0.5", "share 1.0"]
-    assert all(0 < x["halves"] < x["untrained"] for x in lines)
-    assert len({x["untrained"] for x in lines}) == 1
 
 
 def test_overlap_of_copies_and_kernels() -> None:
@@ -336,16 +287,6 @@ def test_picture_of_saved_profiles(tmp_path: Path) -> None:
     assert {(31, 119, 180), (255, 127, 14)} <= colours  # of the first two kinds
     for line in profile.saved_lines():
         assert sum(line["shares"].values()) == pytest.approx(1, abs=1e-3)
-
-
-@pytest.mark.slow
-def test_kernels_of_one_pixel() -> None:
-    words = ("--network", "MobileNetV2", "--side", 64, "--steps", 1)
-    (line,) = printed("pixelwise.py", *words)
-    assert line["case"] == "kernels of one pixel in MobileNetV2"
-    assert line["ratio"] == pytest.approx(
-        line["product_seconds"] / line["convolution_seconds"], 0.1
-    )
 
 
 @pytest.mark.slow

@@ -9,6 +9,8 @@ import pytest
 from samples import ROOT
 
 DOCUMENTS = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")})
+LAST_COMMIT = "95b2548"
+"""The last one with the scripts of experiments that have been removed since, see ADR 62."""
 every_document = pytest.mark.parametrize(
     "path", DOCUMENTS, ids=[str(path.relative_to(ROOT)) for path in DOCUMENTS]
 )
@@ -30,6 +32,17 @@ def test_files_that_are_named(path: Path) -> None:
     named = re.findall(r"`((?:benchmarks|docs|examples|recipes|tests|tfbig)/[\w./-]+\.\w+)`", text)
     missing += [name for name in named if not (ROOT / name).exists()]
     assert not missing
+
+
+@every_document
+def test_commands_run(path: Path) -> None:
+    """A command names a script that is here, or the commit at which it was: `python benchmarks/a.py`, at 0123abc."""
+    text = " ".join(path.read_text(encoding="utf-8").split())
+    found = re.findall(
+        r"`python ((?:benchmarks|docs|recipes)/\S+?\.py)[^`]*`(?:,? at (\w{7})\b)?", text
+    )
+    gone = {(script, commit) for script, commit in found if not (ROOT / script).exists()}
+    assert {commit for _, commit in gone} <= {LAST_COMMIT}
 
 
 def test_readme_has_at_most_150_lines() -> None:

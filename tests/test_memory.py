@@ -42,6 +42,12 @@ def least_share():
     return 0.55 if tensorflow_internals.uses_onednn() else 0.5
 
 
+def apart(module, function, arguments, *more):
+    """Call a function of a benchmark in a process of its own, as `benchmarks.harness.apart` does."""
+    values = json.dumps([arguments, *more])
+    return last_line(ROOT / "benchmarks" / "harness.py", f"benchmarks.{module}", function, values)
+
+
 def last_line(script, *words):
     """Run a Python script and return the JSON object of its last line."""
     process = subprocess.run(
@@ -69,26 +75,26 @@ def test_memory_stays_within_the_plan(kind, side, device, tmp_path):
 @pytest.mark.parametrize(("network", "size", "budget", "kind"), NETWORKS)
 def test_memory_of_a_network_stays_within_the_plan(network, size, budget, kind):
     """The part that does not depend on the image is most of it: traces, and the gradients of the weights."""
-    script = ROOT / "benchmarks" / "plan_holds.py"
-    figures = last_line(script, "--only", network, size, budget, kind)
+    figures = apart("plan_holds", "measure", {}, network, size, budget, kind)
     assert least_share() * figures["planned"] <= figures["measured"] <= figures["planned"]
 
 
 @pytest.mark.memory
 def test_memory_of_patchgd_does_not_depend_on_the_image():
     """A training step at 8192 x 8192, 64 times the patches, peaks within 10 % of one at 1024."""
-    script = ROOT / "benchmarks" / "patchgd_memory.py"
-    flags = ["--encoder", "strided", "--patches-at-once", "16"]
-    peaks = [last_line(script, "--only", str(side), *flags)["peak_bytes"] for side in (1024, 8192)]
+    arguments = {"encoder": "strided", "patches_at_once": 16}
+    peaks = [
+        apart("patchgd_memory", "step", arguments, side)["peak_bytes"] for side in (1024, 8192)
+    ]
     assert max(peaks) <= 1.1 * min(peaks)
 
 
 @pytest.mark.memory
 def test_streamed_models_keep_no_more_objects_than_plain_ones():
     """Objects per deleted model are counted exactly; the resident memory is not bounded here."""
-    script = ROOT / "benchmarks" / "models_let_go.py"
-    flags = ["--rounds", "10", "--warm-up", "4"]
+    arguments = {"rounds": 10, "warm_up": 4}
     plain, streamed = (
-        last_line(script, "--only", kind, *flags)["kept_objects"] for kind in ("keras", "streamed")
+        apart("models_let_go", "kept", arguments, kind)["kept_objects"]
+        for kind in ("keras", "streamed")
     )
     assert streamed <= plain

@@ -1,6 +1,6 @@
 """Compare a generator of patches by PatchGD with plain training, on pictures of the size of CIFAR (appendix E).
 
-    python benchmarks/patch_generator.py --data FOLDER [--steps 2000 --shares 0.5 1.0 --seed 0]
+    python recipes/experiments/patch_generator.py --data FOLDER [--steps 2000 --shares 0.5 1.0 --seed 0]
 
 The networks of `examples/patch_generator.py`: four patches of 16 x 16 make an image of 32 x 32, of which half (or with
 share 1.0 all) have a gradient in a step. The paper has StyleGAN-2 on CIFAR-10, with an FID of 6.3 against 6.1.
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT)
 
 import numpy as np

@@ -1,7 +1,7 @@
 """Fit how the time of a training step grows with the image, for ResNet-18 and 50, by the number of streamed stages.
 
-    python benchmarks/scaling.py [--models resnet18 resnet50 --sides 1024 1280 ... --plot scaling.png]
-    python benchmarks/scaling.py --models resnet18 --stages plain 4 --sides 1024 1280 1536 1792 2048
+    python recipes/experiments/scaling.py [--models resnet18 resnet50 --sides 1024 1280 ... --plot scaling.png]
+    python recipes/experiments/scaling.py --models resnet18 --stages plain 4 --sides 1024 1280 1536 1792 2048
 
 For each model: plain Keras, then a streamed front that ends after the stem (0) or after stage 1 to 4 (all of it), with
 later layers on whole tensors; each in its own process. The protocol is that of "Big-Layers" (2025, and its first
@@ -22,10 +22,11 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[0] = os.path.dirname(HERE)
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[0] = str(ROOT)
 
 import numpy as np
 

@@ -1,6 +1,6 @@
 """Compare BatchNormalization, GroupNormalization and accumulation in plain training with PatchGD, at small batches.
 
-    python benchmarks/normalisation.py --data FOLDER [--side 32 --epochs 6 --seeds 0]
+    python recipes/experiments/normalisation.py --data FOLDER [--side 32 --epochs 6 --seeds 0]
 
 Table 1 of PatchGD's appendix F (ResNet-50 on PANDA at 2048 x 2048 in 48 GB), scaled to two cores: ResNet-18 with the
 head of the paper, on the pictures of `FOLDER/CLASS/*` scaled to `--side`, a fifth of them for testing. The batches are
@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-HERE = Path(__file__).resolve().parent
-sys.path[0] = str(HERE.parent)
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[0] = str(ROOT)
 
 import numpy as np
 

@@ -2,7 +2,7 @@
 
     python train.py --config recipes/gigapixel-fast.yaml --data SLIDES --out runs/fast --resume
     python -m tfbig_command evaluate runs/fast --data OTHERS --out runs/others
-    python benchmarks/gigapixel_dice.py runs/fast runs/others --plot benchmarks/gigapixel_dice.png >> results.jsonl
+    python recipes/experiments/gigapixel_dice.py runs/fast runs/others [--plot benchmarks/gigapixel_dice.png]
 
 Prints one JSON line for each folder of a training run or an evaluation: the settings, the steps, mean and standard
 deviation of Dice over the slides, and Dice, precision and sensitivity of each. `--plot` draws the learning curves of
@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path[0] = str(Path(__file__).resolve().parent.parent)
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[0] = str(ROOT)
 
 from benchmarks import report
 
@@ -83,7 +84,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="PNG file of the learning curves")
     arguments = parser.parse_args()
     for run in arguments.runs:
-        how = f"python benchmarks/gigapixel_dice.py {run.name}"
+        how = f"python recipes/experiments/gigapixel_dice.py {run.name}"
         print(report.line("gigapixel_dice", [], run=run.name, **figures(run), how=how))
     trained = [run for run in arguments.runs if (run / "history.csv").exists()]
     if arguments.plot and trained:

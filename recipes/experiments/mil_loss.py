@@ -1,7 +1,7 @@
 """Compare the losses of accumulated training with those of whole-bag training (the first figure of ABMIL-ACC).
 
-    python benchmarks/mil_loss.py [--lr 1e-6 --epochs 10 --bags 8 --instances 32 --side 84]
-    python benchmarks/mil_loss.py --draw benchmarks/results.jsonl
+    python recipes/experiments/mil_loss.py [--lr 1e-6 --epochs 10 --bags 8 --instances 32 --side 84]
+    python recipes/experiments/mil_loss.py --draw benchmarks/results.jsonl
 
 ResNet-18 and ABMIL, float32, Adam, weight decay 1e-3, one step per epoch over all bags, from the same weights: whole
 bags, slices of a quarter of a bag, and plain Keras with whole bags in float32 and float64; with exact
@@ -19,8 +19,8 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[0] = os.path.dirname(HERE)
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[0] = str(ROOT)
 
 from benchmarks import report
 
@@ -135,7 +135,7 @@ def main():
     parser.add_argument("--side", type=int, default=84)
     parser.add_argument("--lr", type=float, default=1e-6)
     parser.add_argument("--runs", nargs="+", choices=list(RUNS), default=list(RUNS))
-    parser.add_argument("--out", default=str(Path(HERE) / "mil_loss.png"))
+    parser.add_argument("--out", default=str(ROOT / "benchmarks" / "mil_loss.png"))
     parser.add_argument("--draw", help="file of results to draw; nothing is trained")
     arguments = parser.parse_args()
     size = [arguments.bags, arguments.instances, arguments.side, arguments.side, 3]

@@ -1,6 +1,6 @@
 """Compare PatchGD on time series with plain training: human activities from 128 samples of nine signals.
 
-    python benchmarks/har.py --data FOLDER [--seeds 3 --epochs 30 --head linear]
+    python recipes/experiments/har.py --data FOLDER [--seeds 3 --epochs 30 --head linear]
 
 The folder holds `hapt_raw.npz`, the raw signals of "Smartphone-Based Recognition of Human Activities and Postural
 Transitions" (Reyes-Ortiz et al. 2015): `signal` [6, samples] (acceleration in g, rotation in rad/s, 50 Hz),
@@ -25,8 +25,8 @@ import time
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-HERE = Path(__file__).resolve().parent
-sys.path[0] = str(HERE.parent)
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[0] = str(ROOT)
 
 import numpy as np
 
@@ -135,7 +135,7 @@ def main():
     parser.add_argument("--sampling", type=float, default=0.25)
     parser.add_argument("--encoder-scale", default="published")
     parser.add_argument("--head", choices=["series", "linear"], default="series")
-    parser.add_argument("--out", default=str(HERE / "har.png"))
+    parser.add_argument("--out", default=str(ROOT / "benchmarks" / "har.png"))
     arguments = parser.parse_args()
     data = load(arguments.data)
     curves, seconds = {"plain": [], "patchgd": []}, {}

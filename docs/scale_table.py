@@ -1,6 +1,6 @@
 """Simulate how training scales over workers, from measured rates of one worker.
 
-    python benchmarks/scale.py [--json] > table
+    python docs/scale_table.py [--json]
 
 Every worker of a round trains on its own slide; then gradients are added up, and the round lasts as long as its slowest
 slide:
@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 
-sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tfbig.data.worker_shards import shuffled
 
@@ -174,6 +174,7 @@ def table(cluster: Cluster) -> str:
 
 
 def main() -> None:
+    """Print the table, or lines of JSON."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true", help="lines of JSON instead of a table")
     parser.add_argument("--bandwidth", type=float, default=1.25e9, help="bytes a second")

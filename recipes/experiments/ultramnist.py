@@ -1,6 +1,6 @@
 """Compare methods on UltraMNIST at 512 x 512 in equal memory: plain, downscaled, PatchGD, and exact streaming.
 
-    python benchmarks/ultramnist.py --data FOLDER_OF_IDX_FILES [--epochs 6 --images 4000 --memory 285MB]
+    python recipes/experiments/ultramnist.py --data FOLDER_OF_IDX_FILES [--epochs 6 --images 4000 --memory 285MB]
 
 Scaled to two cores: images of three digits of 14 or 28 rows whose sum is the label, one small network (five strided
 convolutions with BatchNormalization, a transformer over their map), Adam at 1e-3 with a cosine schedule. As in the
@@ -28,8 +28,8 @@ import time
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-HERE = Path(__file__).resolve().parent
-sys.path[0] = str(HERE.parent)
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[0] = str(ROOT)
 
 import numpy as np
 
@@ -201,7 +201,7 @@ def main():
     parser.add_argument("--memory", default="285MB")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
-    parser.add_argument("--out", default=str(HERE / "ultramnist.png"))
+    parser.add_argument("--out", default=str(ROOT / "benchmarks" / "ultramnist.png"))
     parser.add_argument("--only", choices=[*METHODS, "pretrain"], help="in this process")
     parser.add_argument("--weights", help="file of the backbone's weights; trained by default")
     parser.add_argument("--batch", type=int, default=16)

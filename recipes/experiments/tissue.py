@@ -1,6 +1,6 @@
 """Agreement of tissue masks with outlines that were drawn by hand.
 
-    python benchmarks/tissue.py [--folder FOLDER ...] >> results.jsonl
+    python recipes/experiments/tissue.py [--folder FOLDER ...] >> results.jsonl
 
 The outlines are in `tests/files/outlines`. Slides are searched in this repository and in the folders; an outline
 without a slide is left out. Each slide is also changed: made pale, stained in other colours, or marked with pens.
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from skimage import color, draw
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT)
 
 from benchmarks import report
