@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import nibabel
+import numpy as np
 import pytest
+import skimage.io
+import tifffile
 from cli_runs import history, metrics, predictions
 from task_data import DATA
 
@@ -53,7 +57,7 @@ def test_from_training_to_the_report(name: str, tmp_path: Path) -> None:
     (first,) = history(run)
     results = metrics(run)
     assert len(predictions(run)) == results.get(TASKS[name].items, len(predictions(run))) > 0
-    assert results["tested_on"] in ("test", "val")
+    assert results.get("tested_on", "test") in ("test", "val")
     assert train.main([*words, "--epochs", "2", "--resume", "--out", str(run)]) == 0
     assert history(run)[0] == first and len(history(run)) == 2
     assert main(["evaluate", str(run), "--quiet", "--out", str(again)]) == 0
@@ -63,3 +67,48 @@ def test_from_training_to_the_report(name: str, tmp_path: Path) -> None:
     for folder in (run, again, out):
         assert main(["report", str(folder)]) == 0
         assert "</html>" in (folder / "report.html").read_text()
+
+
+def test_one_class_is_said_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Masks of one class, of slides, images, instances and volumes."""
+    blank = {
+        "segmentation": ("slide", "tissue"),
+        "patchgd-segmentation": ("image", "object"),
+        "instances": ("image", "instance"),
+        "volume-segmentation": ("volume", "artery, vein"),
+    }
+    for name, (kind, missing) in blank.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        data, flags, _ = DATA[name](folder)
+        blank_masks(name, data)
+        task = TASKS[name].new_trainer()
+        settings: Any = train.settings_of(["--task", name, "--data", str(data), *flags])
+        task.load(task.resolved(settings))
+        lines = capsys.readouterr().err
+        text = f"warning: none of the {kind}s to train on has the class {missing}, which cannot be"
+        assert text in lines, name
+        assert f"none of the {kind}s in val has the class {missing}" in lines, name
+
+
+def blank_masks(name: str, data: Path) -> None:
+    """Replace all labels by background."""
+    if name == "segmentation":
+        (data / "masks").mkdir()
+        for path in data.glob("*.tif"):
+            tifffile.imwrite(
+                data / "masks" / path.name, np.zeros(tifffile.imread(path).shape[:2], np.uint8)
+            )
+    elif name == "volume-segmentation":
+        for path in (data / "labelsTr").iterdir():
+            image = nibabel.load(path)
+            zeros = np.zeros(image.shape, np.uint8)
+            nibabel.save(nibabel.Nifti1Image(zeros, image.affine, image.header), path)
+    else:
+        for path in (data / "masks").iterdir():
+            pixels = np.zeros(
+                skimage.io.imread(path).shape, np.uint16 if name == "instances" else np.uint8
+            )
+            skimage.io.imsave(path, pixels, check_contrast=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,3 +98,38 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     dense_items.print_splits(Namespace(test_only="run"), data)
     assert capsys.readouterr().out == "evaluating run on c\n"
+
+
+class Counting(ArraySource):
+    """Labels that count how many rows are read."""
+
+    def read(self, start: int, stop: int) -> Any:
+        reads.append(stop - start)
+        return super().read(start, stop)
+
+
+reads: list[int] = []
+
+
+def labelled(labels: np.ndarray) -> Namespace:
+    return Namespace(labels=Counting(labels[..., None]))
+
+
+def test_classes_that_no_label_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense_items, "PIXELS", 40)  # four rows
+    empty, half, full = (np.zeros((100, 10), np.uint8) for _ in range(3))
+    half[:50] = 1
+    full[96:] = 2
+    assert dense_items.missing_classes([labelled(empty)], 2) == [1]
+    assert dense_items.missing_classes([labelled(empty + 1)], 2) == [0]
+    assert dense_items.missing_classes([labelled(empty), labelled(half)], 3) == [2]
+    assert dense_items.missing_classes([labelled(each) for each in (empty, half, full)], 3) == []
+    assert dense_items.missing_classes([], 2) == []
+    instances = np.where(half > 0, 700, 0).astype(np.uint16)
+    assert dense_items.missing_classes([labelled(instances)], 2) == []
+    reads.clear()
+    assert dense_items.missing_classes([labelled(half), labelled(empty)], 2) == []
+    assert sum(reads) <= 8  # from the middle on, and no longer than needed
+    reads.clear()
+    dense_items.missing_classes([labelled(empty)], 2)
+    assert sum(reads) == 100

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tfbig import sources
 from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.choices import WHOLE
+from tfbig.errors import SourceError
 from tfbig.system import callbacks
 
 WEIGHTED = ("image", "labels", "weights")
 """What a batch of images has whose labels do not count everywhere."""
 LABELLED = WEIGHTED[:2]
 """What a batch of other images has."""
+PIXELS = 1 << 22
+"""Bytes of labels that are read at once to find their classes."""
 
 
 class Items(NamedTuple):
@@ -93,6 +98,33 @@ def print_splits(settings: Any, data: Any) -> None:
     print(f"validating on all of {names(data.val)}, not trained on", flush=True)
     if data.test:
         print(f"testing on all of {names(data.test)}, not trained on", flush=True)
+
+
+def missing_classes(items: Sequence[Any], count: int) -> list[int]:
+    """Find the classes that no label has.
+
+    Labels are read from the middle of the first image on, until every class was seen: all of them only where one is
+    missing. Labels that cannot be read are reported when they are trained on.
+
+    Args:
+        items: The images.
+        count: Number of classes; larger numbers, as of instances, count as the last class.
+
+    Returns:
+        Numbers of the classes, in their order; none without images.
+    """
+    missing = set(range(count)) if items else set()
+    for item in items:
+        labels, rows = item.labels, item.labels.shape[0]
+        at_once = max(PIXELS // (labels.nbytes // rows), 1)
+        starts = sorted(range(0, rows, at_once), key=lambda start: abs(2 * start + at_once - rows))
+        with contextlib.suppress(SourceError):
+            for start in starts:
+                if not missing:
+                    return []
+                seen = np.unique(labels.read(start, min(start + at_once, rows)))
+                missing -= set(np.minimum(seen, count - 1).astype(int).tolist())
+    return sorted(missing)
 
 
 def check_batch(items: Sequence[Any], batch_size: int, kind: str) -> None:

@@ -17,8 +17,9 @@ import numpy as np
 
 import tfbig
 from tfbig.cli import failure_log, machine
-from tfbig.cli.data import background, dense_items
+from tfbig.cli.data import background, dense_items, splits
 from tfbig.cli.data.dense_items import Items
+from tfbig.cli.data.splits import SPLITS
 from tfbig.cli.tasks import fitting, run_results
 from tfbig.cli.tasks.task import D, History, Models, Plans, Task
 from tfbig.data.worker_shards import Shard
@@ -54,6 +55,14 @@ class DenseTask(Task[S, D]):
     parts: ClassVar[Sequence[str]] = dense_items.LABELLED
     pictures: ClassVar[int | None] = 12
     means: ClassVar[Sequence[str]] = ()
+
+    @abstractmethod
+    def opened(self, settings: S) -> D:
+        """Return the data of the run, and print what they are."""
+
+    def classes(self, settings: S, data: D) -> Sequence[str]:
+        """Return the names of the classes of the labels; none where `opened` says which of them are missing."""
+        return ()
 
     @abstractmethod
     def network(self, settings: S, data: D) -> keras.Model:
@@ -112,6 +121,16 @@ class DenseTask(Task[S, D]):
     def steps(self, settings: S, data: D) -> int:
         """Return the number of batches of an epoch; the last may be smaller."""
         return -(-self.count(settings, data) // int(settings.batch_size))
+
+    def load(self, settings: S) -> D:
+        """Return the data of the run, and warn of classes that a split does not have."""
+        data = self.opened(settings)
+        items, names = self.items(data), self.classes(settings, data)
+        for split in ("test",) if settings.test_only else SPLITS:
+            missing = dense_items.missing_classes(getattr(items, split), len(names))
+            kind = TASKS[settings.task].items
+            splits.warn_of_missing(split, kind, [names[number] for number in missing])
+        return data
 
     def models(self, settings: S, data: D) -> Models:
         """Return new models, initialised from the seed; a plain twin has no metrics, so that any Keras can load it."""

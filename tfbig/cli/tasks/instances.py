@@ -33,6 +33,7 @@ from tfbig.system.output_folder import file_in
 from tfbig.training import Epochs
 
 OVERLAPS = (0.5, 0.6, 0.7, 0.8, 0.9)
+CLASSES = ("background", "instance")
 COMPARED = ("background", "correct", "false", "missed")
 BORDERS = ("background", "labels", "prediction")
 TRUE, FOUND = (0, 158, 115), (213, 94, 0)
@@ -44,7 +45,7 @@ class InstancesTask(DenseTask[InstanceSettings, Data]):
 
     measured = ("loss", "val_loss", "seconds_per_step")
 
-    def load(self, settings: InstanceSettings) -> Data:
+    def opened(self, settings: InstanceSettings) -> Data:
         """Return the images, and print what they are."""
         data = instance_images.load(settings)
         print(f"mode {settings.mode}, precision {settings.precision}, seed {settings.seed}")
@@ -54,6 +55,10 @@ class InstancesTask(DenseTask[InstanceSettings, Data]):
     def items(self, data: Data) -> Items:
         """Return the images of the run."""
         return masked_images.items(data)
+
+    def classes(self, settings: InstanceSettings, data: Data) -> Sequence[str]:
+        """Return the names of the classes."""
+        return CLASSES
 
     def network(self, settings: InstanceSettings, data: Data) -> keras.Model:
         """Return a new U-Net from images to maps."""

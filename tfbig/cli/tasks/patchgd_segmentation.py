@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings, Data]):
             )
         return encoder_weights.with_scale(settings)
 
-    def load(self, settings: PatchGDSegmentationSettings) -> Data:
+    def opened(self, settings: PatchGDSegmentationSettings) -> Data:
         """Return the images, and print what they are."""
         data = masked_images.load(settings)
         print(f"mode {settings.mode}, encoder {settings.encoder}, precision {settings.precision}")
@@ -65,6 +66,10 @@ class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings, Data]):
     def items(self, data: Data) -> Items:
         """Return the images of the run."""
         return masked_images.items(data)
+
+    def classes(self, settings: PatchGDSegmentationSettings, data: Data) -> Sequence[str]:
+        """Return the names of the classes."""
+        return data.classes
 
     def network(self, settings: PatchGDSegmentationSettings, data: Data) -> PatchGDSegmentation:
         """Return a new model, initialised by `--backbone`."""

@@ -48,7 +48,7 @@ class Scenes(DenseTask[SceneSettings, SceneData]):
             )
         return settings
 
-    def load(self, settings: SceneSettings) -> SceneData:
+    def opened(self, settings: SceneSettings) -> SceneData:
         """Return the scenes, and print what they are."""
         data = scenes.load(settings)
         if not settings.test_only:

@@ -58,7 +58,7 @@ class Segmentation(DenseTask[SegmentationSettings, SlideSplits]):
         settings = background.resolved(settings)
         return replace(settings, data=settings.data or str(EXAMPLE_DATA))
 
-    def load(self, settings: SegmentationSettings) -> SlideSplits:
+    def opened(self, settings: SegmentationSettings) -> SlideSplits:
         """Return the slides, and print what they are."""
         slides = slide_splits.load(settings)
         every = (*slides.train, *slides.val, *slides.test)
@@ -72,6 +72,10 @@ class Segmentation(DenseTask[SegmentationSettings, SlideSplits]):
         if settings.background == "skip":
             print(background.describe((s.name, s.image) for s in every), flush=True)
         return slides
+
+    def classes(self, settings: SegmentationSettings, data: SlideSplits) -> Sequence[str]:
+        """Return the names of the classes."""
+        return settings.class_names
 
     def network(self, settings: SegmentationSettings, data: SlideSplits) -> keras.Model:
         """Return a new gigapixel U-Net."""

@@ -28,7 +28,7 @@ class VolumeSegmentation(DenseTask[VolumeSegmentationSettings, VolumeSplits]):
 
     means = ("dice", "dice_*")
 
-    def load(self, settings: VolumeSegmentationSettings) -> VolumeSplits:
+    def opened(self, settings: VolumeSegmentationSettings) -> VolumeSplits:
         """Return the volumes, and print what they are."""
         stride = prepared_volumes.total_stride(volume_networks.strides_of(settings))
         _check_crop(settings, stride)
@@ -40,6 +40,10 @@ class VolumeSegmentation(DenseTask[VolumeSegmentationSettings, VolumeSplits]):
         _print_voxels(data)
         dense_items.print_splits(settings, data)
         return data
+
+    def classes(self, settings: VolumeSegmentationSettings, data: VolumeSplits) -> Sequence[str]:
+        """Return the names of the classes."""
+        return data.classes
 
     def network(self, settings: VolumeSegmentationSettings, data: VolumeSplits) -> keras.Model:
         """Return a new 3-D U-Net."""
