@@ -115,9 +115,11 @@ def test_table(tmp_path: Path) -> None:
         read_mpp_table(table)
     for text in ("", "wsi,mpp\n", '"""'):
         table.write_text(text)
-        with pytest.raises(SourceError, match=r"mpp\.csv: lists no slides"):
+        with pytest.raises(
+            SourceError, match=r"mpp\.csv: has no rows; expected a table with columns wsi, mpp"
+        ):
             read_mpp_table(table)
-    with pytest.raises(SourceError, match=r"none\.csv: cannot be read"):
+    with pytest.raises(SourceError, match=r"none\.csv: no such file"):
         read_mpp_table(tmp_path / "none.csv")
 
 

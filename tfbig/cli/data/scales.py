@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tfbig.cli.data import splits
 from tfbig.sources.resolution import Mpp, doubts
 from tfbig.sources.slides.slide import Slide
+from tfbig.sources.table import Table
 from tfbig.units import counted
 
 TABLE, PIXELS = "slides.csv", ("mpp_rows", "mpp_columns")
@@ -124,7 +124,7 @@ def trained_pixels(run: str | Path) -> tuple[Mpp, ...]:
     table = Path(run) / TABLE
     if not table.is_file():
         return ()
-    rows = splits.read_table(table, ("slide_id",))
-    rows = [row for row in rows if row.get(PIXELS[0]) and row.get("split") == "train"]
+    rows = Table.read(table, ("slide_id",)).rows
+    rows = tuple(row for row in rows if row.get(PIXELS[0]) and row.get("split") == "train")
     sizes = [[float(row[name]) for name in PIXELS] for row in rows]
     return tuple({(size[0], size[1]) for size in sizes})

@@ -10,7 +10,7 @@ import numpy as np
 
 from tfbig import SourceError, mil, sources
 from tfbig.cli import machine, slide_batch
-from tfbig.cli.data import background, bags, cohort, scales, splits, stain, tile_coords
+from tfbig.cli.data import background, bags, cohort, scales, stain, tile_coords
 from tfbig.cli.data.tile_selection import Selection
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.results import Config
@@ -20,6 +20,7 @@ from tfbig.cli.tasks import evaluation
 from tfbig.sources.names import title_of
 from tfbig.sources.resolution import Mpp
 from tfbig.sources.slides.slide import Slide
+from tfbig.sources.table import Table
 
 
 class Bags:
@@ -142,7 +143,7 @@ def _coords_of_run(settings: PredictSettings, config: Config) -> dict[Path, Path
         return {}
     if slide_batch.asked_resolution(settings) != results.resolution_of_run(config):
         return {}
-    rows = splits.read_table(table, (cohort.SLIDE,))
+    rows = Table.read(table, (cohort.SLIDE,)).rows
     paths = [Path(row["path"]) for row in rows if row["path"]]
     files = {path: tile_coords.file_of(config["coords"], path) for path in paths}
     return {path: file for path, file in files.items() if file.exists()}
