@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tfbig.errors import SourceError, one_line
 from tfbig.sources import csv_table, number_text
@@ -23,20 +23,18 @@ from tfbig.sources.names import whole_number
 
 SPLITS = ("train", "val", "test")
 """What rows are for."""
+Cells: TypeAlias = Mapping[str, Any]
+"""A row, of whatever table."""
 
 
 class Row(dict[str, Any]):
     """Cells of a row by column; `row | cells` is the row with others, at the same place.
 
-    Args:
-        cells: The cells.
-        place: Where it is, such as "slides.csv: line 2", for errors.
-
     Attributes:
-        place: See above.
+        place: Where it is, such as "slides.csv: line 2", for errors.
     """
 
-    def __init__(self, cells: Mapping[str, Any], place: str = "the table") -> None:
+    def __init__(self, cells: Cells, place: str = "the table") -> None:
         super().__init__(cells)
         self.place = place
 
@@ -117,22 +115,13 @@ class Table:
         return table
 
     @classmethod
-    def of(cls, path: PathLike, rows: Iterable[Mapping[str, Any]]) -> Table:
-        """Return the table of rows that no file has, such as those of the images in a folder.
-
-        Args:
-            path: The folder, for errors.
-            rows: The rows, of which the first has all columns.
-        """
+    def of(cls, path: PathLike, rows: Iterable[Cells]) -> Table:
+        """Return the table of rows that no file has, such as those of the images in a folder."""
         found = [row if isinstance(row, Row) else Row(row, str(path)) for row in rows]
         return cls(Path(path), tuple(found[0]), tuple(found))
 
     def with_rows(self, rows: Iterable[Row]) -> Table:
-        """Return the table with other rows, which may have more cells.
-
-        Args:
-            rows: The rows.
-        """
+        """Return the table with other rows, which may have more cells."""
         return replace(self, rows=tuple(rows))
 
     @property
@@ -147,9 +136,6 @@ class Table:
     def places(self, name: PathLike) -> list[Path]:
         """Return where a path of a cell leads: in the folder of the table, and in the working directory.
 
-        Args:
-            name: The path.
-
         Returns:
             The files and folders that exist, of which the first counts.
         """
@@ -158,9 +144,6 @@ class Table:
 
     def file(self, name: PathLike) -> Path:
         """Return the file that a cell names: relative to the table, or if there is none, to the working directory.
-
-        Args:
-            name: The path in the cell.
 
         Returns:
             Its path; that relative to the table if there is no such file.
@@ -177,12 +160,7 @@ class Table:
         return found[0] if found else self.folder / name
 
     def numbers(self, column: str, expected: str, least: float = -math.inf) -> list[float]:
-        """Return a column as finite numbers, which may have a decimal comma.
-
-        Args:
-            column: Name of the column.
-            expected: What its cells should be, for the error.
-            least: Smallest number.
+        """Return a column as finite numbers, which may have a decimal comma; `expected` says what they are.
 
         Raises:
             SourceError: A cell is something else, less than `least`, or has a comma of unclear meaning.
@@ -201,15 +179,10 @@ class Table:
         return found
 
     def of_split(self, split: str, items: str = "images", may_be_empty: bool = False) -> list[Row]:
-        """Return the rows of a split.
-
-        Args:
-            split: Name of the split.
-            items: What the rows are, in the plural.
-            may_be_empty: Whether there may be none.
+        """Return the rows of a split; `items` are what they are, in the plural.
 
         Raises:
-            SourceError: There is none.
+            SourceError: There is none, and that is not allowed.
         """
         chosen = [row for row in self.rows if row["split"] == split]
         if not chosen and not may_be_empty:
@@ -222,10 +195,6 @@ class Table:
 
     def check_unique(self, column: str, item: str) -> None:
         """Check that no cell of a column is in two rows.
-
-        Args:
-            column: Name of the column.
-            item: What it names, for the error.
 
         Raises:
             SourceError: One is.
@@ -278,14 +247,17 @@ class Table:
     def check_inside(self, paths: Iterable[PathLike], *folders: PathLike) -> None:
         """Check that files are in the folder of the table or in other ones, after following links and `..`.
 
-        Args:
-            paths: Paths of the files.
-            *folders: The other folders.
-
         Raises:
             SourceError: A file is elsewhere.
         """
-        check_inside(paths, (*folders, self.folder))
+        allowed = [Path(folder).resolve() for folder in (*folders, self.folder)]
+        for path in paths:
+            real = Path(path).resolve()
+            if not any(real.is_relative_to(folder) for folder in allowed):
+                raise SourceError(
+                    f"{path}: lies outside of {' and '.join(map(str, dict.fromkeys(allowed)))}, and --confine is set. "
+                    "Copy it there, or remove --confine if you trust the table."
+                )
 
     def _check_names(
         self, columns: Sequence[str], either: Sequence[Sequence[str]], expected: str
@@ -310,42 +282,14 @@ class Table:
                 raise SourceError(f"{row.place}: has no {empty[0]}. Add one, or remove the line.")
 
 
-def case_of(row: Mapping[str, Any]) -> str:
-    """Return the case of a row, or an empty string; 10005.0 of a spreadsheet is the case 10005.
-
-    Args:
-        row: The row, whose column `case_id` or `patient` names the case.
-    """
+def case_of(row: Cells) -> str:
+    """Return the case of a row, or an empty string; 10005.0 of a spreadsheet is the case 10005."""
     return whole_number(row.get("case_id") or row.get("patient") or "")
 
 
-def cases_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the case of every row; a row without one is its own case.
-
-    Args:
-        rows: Rows of a table.
-    """
+def cases_of(rows: Sequence[Cells]) -> list[str]:
+    """Return the case of every row; a row without one is its own case."""
     return [case_of(row) or f"row {number}" for number, row in enumerate(rows)]
-
-
-def check_inside(paths: Iterable[PathLike], folders: Iterable[PathLike]) -> None:
-    """Check that files are inside of folders, after following links and `..`.
-
-    Args:
-        paths: Paths of the files.
-        folders: The folders.
-
-    Raises:
-        SourceError: A file is elsewhere.
-    """
-    allowed = [Path(folder).resolve() for folder in folders]
-    for path in paths:
-        real = Path(path).resolve()
-        if not any(real.is_relative_to(folder) for folder in allowed):
-            raise SourceError(
-                f"{path}: lies outside of {' and '.join(map(str, dict.fromkeys(allowed)))}, and --confine is set. Copy "
-                "it there, or remove --confine if you trust the table."
-            )
 
 
 def _text(cell: str) -> str:

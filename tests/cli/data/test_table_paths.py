@@ -48,7 +48,7 @@ TASKS: dict[str, tuple[str, dict[str, Any], list[str], Any]] = {
         "slides.csv",
         {"slide_id": [*"abcdef"], "path": (write_array, ".npy"), **LABELS},
         ["--task", "mil", "--bags", "slides", "--slide-mpp", "0.5"],
-        lambda settings: cohort.read(settings),
+        cohort.read,
     ),
     "masks": (
         "slides.csv",

@@ -158,8 +158,8 @@ def test_slides_are_split_by_event_and_case(tmp_path):
     ]
     table = write_table(tmp_path / "slides.csv", rows)
     (tmp_path / "s0.tif").touch()
-    settings = cohort_settings(table)
-    found = cohort.read(settings, target_columns.SurvivalColumns(settings))
+    settings = cohort_settings(table, target="survival")
+    found = cohort.read(settings)
     splits_of = {}
     for row in found.table.rows:
         splits_of.setdefault(row["case_id"], set()).add(row["split"])

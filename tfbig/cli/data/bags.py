@@ -186,7 +186,7 @@ def _folder(settings: MILSettings) -> Data:
 
 def _slides(settings: MILSettings) -> Data:
     """Read tiles of slides; slides that cannot be read or hold no tissue are skipped."""
-    slides = cohort.read(settings, target_columns.of(settings))
+    slides = cohort.read(settings)
     coords = _read_coords(settings, slides.table.rows) if settings.coords else {}
     asked = _resolution(settings)
     decided = _tiles_of(settings, coords)
@@ -215,7 +215,7 @@ def _slides(settings: MILSettings) -> Data:
 
 def _features(settings: MILSettings) -> Data:
     """Read features of slides; files that cannot be read, or have another width than the first, are skipped."""
-    slides = cohort.read(settings, target_columns.of(settings))
+    slides = cohort.read(settings)
     first: list[Bag] = []
 
     def features(path: Path) -> Bag:

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -23,15 +23,18 @@ from tfbig.cli.data import (
     splits,
     splitting,
     stain,
+    target_columns,
 )
 from tfbig.cli.data.feature_folders import FeatureFiles
 from tfbig.cli.data.scales import TABLE
-from tfbig.cli.data.target_columns import ClassColumn, Labelled, TargetColumns
+from tfbig.cli.data.slide_folders import SlideFiles
+from tfbig.cli.data.target_columns import Labelled, TargetColumns
 from tfbig.cli.data.tile_selection import Selection
 from tfbig.cli.settings.tasks import ImageSettings, MILSettings, SegmentationSettings
 from tfbig.errors import TfbigError, one_line
+from tfbig.results import run_folder
 from tfbig.sources import names
-from tfbig.sources.names import Match, Names, title_of
+from tfbig.sources.names import Names, title_of
 from tfbig.sources.resolution import Mpp, is_plausible
 from tfbig.sources.table import SPLITS, Row, Table
 from tfbig.units import counted
@@ -47,12 +50,11 @@ _MOST_NEAR = 20
 UNREADABLE = (TfbigError, OSError, ValueError, MemoryError)
 
 
-def read(settings: CohortSettings, columns: TargetColumns | None = None) -> Labelled:
+def read(settings: CohortSettings) -> Labelled:
     """Return the slides of `--data`: a table, a folder with `slides.csv`, or a folder of slides for each class.
 
-    A folder of features may have `features.csv` instead. Columns are `slide_id` and those to be predicted, by default
-    the column `label`, numbers or names; optional are `case_id`, `split` and `path`. The `path` of a row is None if the
-    file is missing.
+    A folder of features may have `features.csv` instead. Columns are `slide_id` and those of `--target`; optional are
+    `case_id`, `split` and `path`. The `path` of a row is None if the file is missing.
 
     Raises:
         FlagError: There is no `--data`.
@@ -62,18 +64,14 @@ def read(settings: CohortSettings, columns: TargetColumns | None = None) -> Labe
         raise paths.FlagError(
             "slides need --data FILE, a table with columns case_id, slide_id, label, such as tfbig dataset writes."
         )
-    file = _table(Path(settings.data), settings)
-    columns = columns or ClassColumn(settings)
-    if Path(settings.data).is_dir() and not file.exists():
-        table = _table_of_classes(Path(settings.data), columns)
+    data, columns = Path(settings.data), target_columns.of(settings)
+    file = _table(data, settings)
+    if data.is_dir() and not file.exists():
+        table = _table_of_classes(data, columns)
     else:
         table = Table.read(file, (SLIDE, *columns.names))
     found = columns.labelled(table, SLIDE)
-    table = with_paths(found.table, settings)
-    flag = "features" if _is_of_features(settings) else "slides"
-    if (given := getattr(settings, flag)) and not settings.test_only:
-        _print_unlisted(_files_below(Path(given), flag), Path(given), table)
-    return replace(found, table=with_splits(table, settings))
+    return replace(found, table=with_splits(with_paths(found.table, settings), settings))
 
 
 def _table_of_classes(folder: Path, columns: TargetColumns) -> Table:
@@ -97,25 +95,16 @@ def _table_of_classes(folder: Path, columns: TargetColumns) -> Table:
     return Table.of(folder / TABLE, rows)
 
 
-def _print_unlisted(files: Sequence[Path], folder: Path, table: Table) -> None:
-    """Print how many files of a folder are of slides without a row in the table, and so are not used.
-
-    Files that are named as the mask of a slide of the table, such as `SLIDE_mask.png`, do not count.
-    """
-    used = {title_of(row["path"]) for row in table.rows if row["path"] is not None}
-    used |= {title + ending for title in used for ending in slide_folders.MASK_ENDINGS}
-    left = [path.name for path in files if title_of(path) not in used]
-    if left:
-        verb = "slide has" if len(left) == 1 else "slides have"
-        print(f"{folder}: {len(left)} {verb} no row in {table.path}, such as {left[0]}")
-
-
 def _table(data: Path, settings: CohortSettings) -> Path:
     """Return the table that `--data` names, or that is in the folder that it names."""
     if not data.is_dir():
         return data
     own = data / feature_folders.TABLE
     return own if _is_of_features(settings) and own.exists() else data / TABLE
+
+
+def _is_of_features(settings: TableSettings) -> TypeGuard[MILSettings]:
+    return isinstance(settings, MILSettings) and settings.bags == "features"
 
 
 def is_table(path: str | Path) -> bool:
@@ -133,7 +122,7 @@ def slides_of_table(path: Path, says: bool = True) -> Sequence[Row]:
         SourceError: The table has no such column, or a slide has two lines or two files.
     """
     table = Table.read(path, (SLIDE,))
-    files = _Files(table.folder)
+    files = SlideFiles(table.folder)
     placed = _placed(table, files, says=says)
     missing = [row[SLIDE] for row in placed if row["path"] is None]
     if says:
@@ -144,13 +133,20 @@ def slides_of_table(path: Path, says: bool = True) -> Sequence[Row]:
 def with_paths(table: Table, settings: TableSettings) -> Table:
     """Return the table with the `path` of each slide, which is None if the file is missing.
 
-    A row without a file has `near`, the file whose name is most like that of its slide, or None.
+    A row without a file has `near`, the file whose name is most like that of its slide, or None. How many files of
+    `--slides` or `--features` have no row is said.
 
     Raises:
         SourceError: A slide has two lines or two files, a file is of two slides, none has a file, or with `--confine`
             one is elsewhere.
     """
-    files, reads_path = _files(table, settings)
+    files: SlideFiles
+    if _is_of_features(settings):  # with --features, paths of the table may be those of the slides
+        given, reads_path = settings.features, not settings.features
+        files = FeatureFiles(Path(given or table.folder))
+    else:
+        given, reads_path = settings.slides, True
+        files = SlideFiles(Path(given or table.folder))
     placed = _placed(table, files, reads_path)
     if settings.confine:
         table.check_inside((row["path"] for row in placed if row["path"]), files.folder)
@@ -162,13 +158,28 @@ def with_paths(table: Table, settings: TableSettings) -> Table:
         first = missing[0]
         raise SourceError(
             f"{files.folder}: holds none of the {len(placed)} slides of {table.path}; the first is {first[SLIDE]}"
-            f"{side_tables.hint(first['near'])}. Check {_flag_of(settings)}."
+            f"{side_tables.hint(first['near'])}. Check {files.FLAG}."
         )
+    if given and not settings.test_only:
+        _print_unlisted(files, table.with_rows(placed))
     return table.with_rows(placed)
 
 
+def _print_unlisted(files: SlideFiles, table: Table) -> None:
+    """Print how many files of a folder are of slides without a row in the table, and so are not used.
+
+    Files that are named as the mask of a slide of the table, such as `SLIDE_mask.png`, do not count.
+    """
+    used = {title_of(row["path"]) for row in table.rows if row["path"] is not None}
+    used |= {title + ending for title in used for ending in slide_folders.MASK_ENDINGS}
+    left = [path.name for path in files.paths if title_of(path) not in used]
+    if left:
+        verb = "slide has" if len(left) == 1 else "slides have"
+        print(f"{files.folder}: {len(left)} {verb} no row in {table.path}, such as {left[0]}")
+
+
 def _placed(
-    table: Table, files: _Files | FeatureFiles, reads_path: bool = True, says: bool = True
+    table: Table, files: SlideFiles, reads_path: bool = True, says: bool = True
 ) -> list[Row]:
     """Return the rows with the path of their file or None, and say which are matched as numbers.
 
@@ -200,35 +211,12 @@ def _placed(
     return placed
 
 
-def _free(files: _Files | FeatureFiles, rows: Sequence[Row]) -> list[str]:
+def _free(files: SlideFiles, rows: Sequence[Row]) -> list[str]:
     """Return the names of the files that no row has; none are listed if all rows have one."""
     if all(row["path"] for row in rows):
         return []
     used = {str(row["path"]) for row in rows}
     return [name for name, file in files.names.items if file not in used]
-
-
-def _is_of_features(settings: TableSettings) -> bool:
-    return isinstance(settings, MILSettings) and settings.bags == "features"
-
-
-def _flag_of(settings: TableSettings) -> str:
-    return "--features" if _is_of_features(settings) else "--slides"
-
-
-def _files_below(folder: Path, flag: str) -> list[Path]:
-    """Return the files of features in a folder, or the slides."""
-    if flag == "features":
-        return FeatureFiles(folder).paths
-    return slide_folders.slides_below(folder)
-
-
-def _files(table: Table, settings: TableSettings) -> tuple[_Files | FeatureFiles, bool]:
-    """Return the files of slides or features, and whether paths of the table are theirs."""
-    if isinstance(settings, MILSettings) and settings.bags == "features":
-        # with --features, paths of the table may be those of the slides
-        return FeatureFiles(Path(settings.features or table.folder)), not settings.features
-    return _Files(Path(settings.slides or table.folder)), True
 
 
 def load(
@@ -312,19 +300,8 @@ class Opener:
 
     def with_pixels(self, data: splits.Data) -> splits.Data:
         """Return the data with the size of the pixels of each slide in its table; print lines about odd ones."""
-        said = scales.lines(self.scales)
-        if self.run:
-            pixels = {name: scale.pixel for name, scale in self.scales.items()}
-            said += scales.against_run(pixels, scales.trained_pixels(self.run))
-        for line in said:
-            print(line, file=sys.stderr)
-        rows = []
-        for row in data.table:
-            found = self.scales.get(title_of(row["path"])) if row["path"] else None
-            rows.append(
-                row | dict(zip(scales.PIXELS, (found and found.pixel) or ("", ""), strict=True))
-            )
-        return replace(data, table=tuple(rows))
+        scales.say(self.scales, self.run)
+        return replace(data, table=scales.with_pixels(data.table, self.scales, title_of))
 
     def placed_on(self, bag: sources.Bag) -> splits.Placed | None:
         """Return a function that opens the slide of a bag of `tiles`, and its tiles; None for other bags."""
@@ -389,33 +366,6 @@ def open_rows(
     return items, labels, failed
 
 
-class _Files:
-    """Slides of a folder and its subfolders by name, without results; listed on first use."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @cached_property
-    def names(self) -> Names[str]:
-        """The slides by name."""
-        return names.files(slide_folders.slides_below(self.folder), self.folder)
-
-    def match(self, slide: str) -> Match[Path] | None:
-        """Return the file of a slide and how its name was matched, or None.
-
-        Raises:
-            SourceError: There are two.
-        """
-        found = self.names.match(slide)
-        if found and len(found.things) > 1:
-            first, second = found.things[:2]
-            raise SourceError(
-                f"{first} and {second} are both named '{slide}'. Use --slides to name the folder of the slides, "
-                "or add a column path to the table."
-            )
-        return found and Match(found.how, [*map(Path, found.things)])
-
-
 def with_splits(table: Table, settings: TableSettings) -> Table:
     """Return the table with the split of each slide, or of those that a file of splits names.
 
@@ -432,16 +382,16 @@ def _evaluated(table: Table, run: Path, eval_split: str) -> Table:
     if "split" in table.columns:
         table.check_splits()
     file = run / TABLE
-    of_run = Table.read(file, (SLIDE, "split")).rows if file.exists() else ()
-    split_of_path = {Path(row["path"]): row["split"] for row in of_run if row["path"]}
+    of_run = run_folder.read_rows(file)
+    split_of_path = {Path(row["path"]): row["split"] for row in of_run if row.get("path")}
     all_are_tested = {"split": "test"} if eval_split == "all" else {}
     found = []
     for row in table.rows:
         path = row["path"] and row["path"].resolve()
         known = {"split": split_of_path[path]} if path in split_of_path else {}
         found.append(Row({"split": "test"}, row.place) | row | all_are_tested | known)
-    learned = [row for row in of_run if row["split"] != "test"]
-    names_of_run = Names((row[SLIDE], row) for row in learned)
+    learned = [row for row in of_run if run_folder.column(file, row, "split") != "test"]
+    names_of_run = Names((run_folder.column(file, row, SLIDE), row) for row in learned)
     others = [row for row in found if row["split"] == "test" and row["path"]]
     seen = [row[SLIDE] for row in others if names_of_run.match(row[SLIDE])]
     if seen:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tfbig.cli.data import splits
 from tfbig.errors import SourceError
-from tfbig.sources.table import Row, cases_of
+from tfbig.sources.table import Cells, Row, cases_of
 
 
 def fold_rows(
@@ -47,7 +47,7 @@ def fold_rows(
     ]
 
 
-def _by_case(rows: Sequence[Mapping[str, Any]], folds: int, seed: int) -> dict[str, int]:
+def _by_case(rows: Sequence[Cells], folds: int, seed: int) -> dict[str, int]:
     """Return the fold of each case, dealt out in turn within each stratum.
 
     Raises:
@@ -65,9 +65,7 @@ def _by_case(rows: Sequence[Mapping[str, Any]], folds: int, seed: int) -> dict[s
     return fold_of_case
 
 
-def _by_group(
-    rows: Sequence[Mapping[str, Any]], folds: int, seed: int, group: str
-) -> dict[str, int]:
+def _by_group(rows: Sequence[Cells], folds: int, seed: int, group: str) -> dict[str, int]:
     """Return the fold of each case, the same for all cases of a group.
 
     Raises:
@@ -93,7 +91,7 @@ def _by_group(
     return {cases[place]: n for n, places in enumerate(tested) for place in places}
 
 
-def _groups(rows: Sequence[Mapping[str, Any]], group: str) -> dict[str, str]:
+def _groups(rows: Sequence[Cells], group: str) -> dict[str, str]:
     """Return the group of each case.
 
     Raises:
@@ -116,9 +114,7 @@ def _groups(rows: Sequence[Mapping[str, Any]], group: str) -> dict[str, str]:
     return found
 
 
-def _check_strata(
-    rows: Sequence[Mapping[str, Any]], fold_of_case: Mapping[str, int], folds: int
-) -> None:
+def _check_strata(rows: Sequence[Cells], fold_of_case: Mapping[str, int], folds: int) -> None:
     """Check that the cases of each fold are of more than one stratum, if those of the table are.
 
     Raises:

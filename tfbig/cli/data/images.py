@@ -284,7 +284,7 @@ def _folder(settings: ImageSettings) -> Data:
 
 def _slides(settings: ImageSettings) -> Data:
     """Open whole slides at one resolution; slides that cannot be read are skipped."""
-    slides = cohort.read(settings, target_columns.of(settings))
+    slides = cohort.read(settings)
     opener, masking = cohort.Opener(settings, slides.table.rows), Masking.of(settings)
 
     def image(path: Path) -> Any:

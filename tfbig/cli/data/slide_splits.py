@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,16 +43,10 @@ def load(settings: SegmentationSettings) -> SlideSplits:
         FlagError: Flags about a table are given, and there is none.
     """
     found = _load(settings)
-    pixels = {each.name: each.image.mpp for each in (*found.train, *found.val, *found.test)}
-    said = scales.lines({name: scales.scale_of(None, mpp) for name, mpp in pixels.items()})
-    if settings.test_only:
-        said += scales.against_run(pixels, scales.trained_pixels(settings.test_only))
-    for line in said:
-        print(line, file=sys.stderr)
-    sizes = [pixels.get(Path(row["path"]).name) or ("", "") for row in found.table]
-    rows = zip(found.table, sizes, strict=True)
-    table = tuple(row | dict(zip(scales.PIXELS, size, strict=True)) for row, size in rows)
-    return replace(found, table=table)
+    slides = (*found.train, *found.val, *found.test)
+    read = {each.name: scales.scale_of(None, each.image.mpp) for each in slides}
+    scales.say(read, settings.test_only)
+    return replace(found, table=scales.with_pixels(found.table, read, lambda path: path.name))
 
 
 def _load(settings: SegmentationSettings) -> SlideSplits:

@@ -16,7 +16,7 @@ from tfbig.errors import one_line
 from tfbig.results import run_folder
 from tfbig.sources import Bag, Coords, Slide
 from tfbig.sources.names import whole_number
-from tfbig.sources.table import SPLITS, Table, cases_of
+from tfbig.sources.table import SPLITS, Cells, Table, cases_of
 
 Placed: TypeAlias = tuple[Callable[[], Slide], Coords]
 """Function that opens the slide of a bag, and the tiles of the bag."""
@@ -207,7 +207,7 @@ def read_clam_splits(path: Path) -> dict[str, str]:
     return split_of_slide
 
 
-def write_clam_splits(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_clam_splits(path: Path, rows: Sequence[Cells]) -> None:
     """Write the splits of rows with `slide_id` in columns, the format of CLAM."""
     columns = [[row["slide_id"] for row in rows if row["split"] == split] for split in SPLITS]
     lines = [
@@ -252,7 +252,7 @@ def print_failed(folder: Path) -> None:
         print(f"{len(failed)} skipped, see {folder / run_folder.FAILED}", file=sys.stderr)
 
 
-def strata_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def strata_of(rows: Sequence[Cells]) -> dict[str, Any]:
     """Return the stratum of each case, or its label if it has any; a case has that of its first row."""
     strata: dict[str, Any] = {}
     for row, case in zip(rows, cases_of(rows), strict=True):
@@ -260,7 +260,7 @@ def strata_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return strata
 
 
-def cases_by_stratum(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+def cases_by_stratum(rows: Sequence[Cells]) -> list[list[str]]:
     """Return the cases of each stratum, sorted by it."""
     groups: dict[Any, list[str]] = {}
     for case, stratum in strata_of(rows).items():

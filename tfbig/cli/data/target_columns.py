@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +20,7 @@ from tfbig.sources.table import Row, Table, case_of
 
 UNKNOWN = -1
 """Label of an empty cell of `--target multilabel`."""
+_AN_EVENT = "1 for an event, or 0 for a case that was censored"
 _A_TIME = "a number from 0, such as the months to the event or to the last visit"
 LABEL = "label_"
 """Beginning of the columns of `--target multilabel`."""
@@ -106,7 +108,10 @@ class SurvivalColumns(TargetColumns):
     def labelled(self, table: Table, key: str) -> Labelled:
         """Return the rows with the tuple of time, event and number of the case."""
         rows, times = table.rows, table.numbers("time", _A_TIME, least=0)
-        observed = [(time, _event(row)) for time, row in zip(times, rows, strict=True)]
+        observed = [
+            (time, _zero_or_one(row, "event", _AN_EVENT))
+            for time, row in zip(times, rows, strict=True)
+        ]
         if self.learns:
             _check_observations(observed, table)
         numbers: dict[tuple[str, str], int] = {}
@@ -154,7 +159,7 @@ class LabelColumns(TargetColumns):
     def labelled(self, table: Table, key: str) -> Labelled:
         """Return the rows with the tuple of their labels, `UNKNOWN` for empty cells."""
         names = self._label_names(table)
-        labels = [tuple(_label(row, name) for name in names) for row in table.rows]
+        labels = [tuple(_label(row, f"{LABEL}{name}") for name in names) for row in table.rows]
         if self.learns:
             for name, column in zip(names, zip(*labels, strict=True), strict=True):
                 check_both(f"{table.path}: column '{LABEL}{name}'", column)
@@ -223,32 +228,21 @@ def check_both(what: str, labels: Sequence[int] | npt.NDArray[Any]) -> None:
         )
 
 
-def _event(row: Row) -> int:
-    found = _zero_or_one(row["event"])
-    if found is None:
-        raise SourceError(
-            f"{row.place}: event '{row['event']}'; expected 1 for an event, or 0 for a case that was censored."
-        )
-    return found
+def _label(row: Row, column: str) -> int:
+    expected = "0, 1, or an empty cell if it is unknown"
+    return _zero_or_one(row, column, expected) if row[column] else UNKNOWN
 
 
-def _label(row: Row, name: str) -> int:
-    text = row[f"{LABEL}{name}"]
-    found = _zero_or_one(text) if text else UNKNOWN
-    if found is None:
-        raise SourceError(
-            f"{row.place}: {LABEL}{name} '{text}'; expected 0, 1, or an empty cell if it is unknown."
-        )
-    return found
+def _zero_or_one(row: Row, column: str, expected: str) -> int:
+    """Return 0 or 1, which a spreadsheet may write as 1.0 or 1,0.
 
-
-def _zero_or_one(text: str) -> int | None:
-    """Return 0 or 1, which a spreadsheet may write as 1.0 or 1,0; None for anything else."""
-    try:
-        number = number_text.number(text)
-    except ValueError:
-        return None
-    return int(number) if number in (0, 1) else None
+    Raises:
+        SourceError: The cell is anything else.
+    """
+    with suppress(ValueError):
+        if (number := number_text.number(row[column])) in (0, 1):
+            return int(number)
+    raise SourceError(f"{row.place}: {column} '{row[column]}'; expected {expected}.")
 
 
 def _check_observations(observed: Sequence[tuple[float, int]], table: Table) -> None:
