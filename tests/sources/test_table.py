@@ -40,7 +40,7 @@ def test_other_columns_are_named(head: str, advice: str, tmp_path: Path) -> None
         ("image,label\n", r"a\.csv: has no rows; expected a table with columns image or image_\*, label\. Check --d"),
         ("label\nx\n", r"a\.csv: line 1: has no column 'image' or 'image_\*'; expected"),
         ("image,label\nx,a\n\ny, \n", r"a\.csv: line 4: has no label\. Add one, or remove the line\."),
-        ("image,label,label \nx,a,b\n", r"a\.csv: line 1: has 2 columns 'label'; expected one\. Rename or remo"),
+        ("image,label,label \nx,a,a\nx,a,b\n", r"a\.csv: line 3: has two columns 'label', with a and b; expected"),
         ("image,label\nx,\0\n", r"a\.csv: cannot be read as a CSV file in UTF-8 \(line 2 has the control .*\)\. Che"),
     ],
 )  # fmt: skip
@@ -65,6 +65,8 @@ def test_cells(tmp_path: Path) -> None:
     changed = table.rows[1] | {"label": 1}
     assert (changed["label"], changed.line, table.rows[1]["label"]) == (1, "line 3", "red")
     assert table.like("label", "pl*") == ["label", "place"]
+    joined = Table.read(write(tmp_path / "b.csv", "case_id,,label,case_id,\na,x,1,a,y\n"))
+    assert joined.rows[0]["case_id"] == "a"
 
 
 def test_tables_that_tfbig_wrote(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 from tfbig.errors import SourceError, one_line
 from tfbig.sources import csv_table, number_text
+from tfbig.sources.csv_table import Line
 from tfbig.sources.files import PathLike
 from tfbig.sources.names import whole_number
 
@@ -103,6 +104,7 @@ class Table:
         if not lines:
             raise SourceError(f"{path}: has no rows{expected}.{check}")
         names = [_text(name) for name in names]
+        _check_columns(path, names, lines)
         rows = (
             Row(
                 dict(zip(names, map(_text, line.cells), strict=True)), f"{path}: line {line.number}"
@@ -270,11 +272,6 @@ class Table:
             raise SourceError(
                 f"{self.path}: line 1: has no column {' and no column '.join(missing)}{expected}. {has}"
             )
-        for name, count in Counter(filter(None, self.columns)).items():
-            if count > 1:
-                raise SourceError(
-                    f"{self.path}: line 1: has {count} columns '{name}'; expected one. Rename or remove others."
-                )
 
     def _check_filled(self, columns: Sequence[str]) -> None:
         for row in self.rows:
@@ -290,6 +287,25 @@ def case_of(row: Cells) -> str:
 def cases_of(rows: Sequence[Cells]) -> list[str]:
     """Return the case of every row; a row without one is its own case."""
     return [case_of(row) or f"row {number}" for number, row in enumerate(rows)]
+
+
+def _check_columns(path: Path, names: Sequence[str], lines: Iterable[Line]) -> None:
+    """Check that columns of one name, as joining two tables makes them, have the same cells.
+
+    Raises:
+        SourceError: They have not: which of them is meant is not known.
+    """
+    twice = [name for name, count in Counter(filter(None, names)).items() if count > 1]
+    for line in lines if twice else ():
+        for name in twice:
+            cells = {
+                _text(cell) for other, cell in zip(names, line.cells, strict=True) if other == name
+            }
+            if len(cells) > 1:
+                raise SourceError(
+                    f"{path}: line {line.number}: has two columns '{name}', with {' and '.join(sorted(cells))}; "
+                    "expected one. Rename or remove the other."
+                )
 
 
 def _text(cell: str) -> str:
