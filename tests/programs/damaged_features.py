@@ -11,10 +11,10 @@ from pathlib import Path
 from damaged_files import run
 
 from tfbig.cli import load_model
-from tfbig.cli.data import splits
 from tfbig.models import weight_files
 from tfbig.results import run_folder
 from tfbig.sources import open_bag, read_coords
+from tfbig.sources.table import Table
 
 
 def read(path: Path) -> None:
@@ -36,7 +36,7 @@ def read(path: Path) -> None:
     elif kind == "settings":
         assert isinstance(run_folder.read_yaml(path), dict)
     else:
-        assert all(row["slide_id"] for row in splits.read_table(path, ["slide_id", "label"]))
+        assert all(row["slide_id"] for row in Table.read(path, ["slide_id", "label"]).rows)
 
 
 if __name__ == "__main__":

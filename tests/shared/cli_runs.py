@@ -64,6 +64,7 @@ FIGURE_DPI, VIEW_SIDE = 30, 64
 """Sizes of figures and views: at the usual ones they take a third of the time of a small run."""
 
 COHORT = {
+    "target": "class",
     "stain": "none",
     **dict.fromkeys(["slides", "splits", "folds", "group", "magnification", "mpp_of", "reader"]),
     **dict.fromkeys(["class_names", "test_only", "confine", "mpp", "slide_mpp"]),

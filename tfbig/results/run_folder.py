@@ -11,7 +11,6 @@ import fcntl
 import io
 import json
 import platform
-import re
 import resource
 import statistics
 import sys
@@ -46,9 +45,6 @@ TESTED_ON = "tested_on"
 RUNS = "runs.csv"
 COMPARISON = "comparison.csv"
 VERSIONS = "versions.json"
-_FORMULA = re.compile("'*[=+\\-@\t\r]")
-"""Start of a text that spreadsheets compute (https://owasp.org/www-community/attacks/CSV_Injection), or of one that has
-an apostrophe against that."""
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -190,39 +186,26 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
         return []
     try:
         with open(path, encoding="utf-8", newline="") as file:
-            table = csv.DictReader(file)
-            names = [_unescaped(name) for name in table.fieldnames or ()]
-            table.fieldnames = names
-            rows = [
-                {
-                    key: _unescaped(value) if isinstance(value, str) else value
-                    for key, value in row.items()
-                }
-                for row in csv_table.limited(table)
-            ]
+            columns, *rows = csv_table.lines(file)
     except (UnicodeDecodeError, csv.Error) as error:
         raise SourceError(
             f"{path}: is damaged ({reason_of(error)}). Restore or remove it."
         ) from error
+    names = [csv_table.unescaped(name) for name in columns.cells]
     if "\0" in "".join(names):
         raise SourceError(f"{path}: is damaged: it holds zeros. Restore or remove it.")
-    if any(None in row or None in row.values() for row in rows):
+    if any(len(row.cells) != len(names) for row in rows):
         raise SourceError(
             f"{path}: is damaged: a line has another number of columns than the first. Restore or remove it."
         )
-    return rows
+    return [dict(zip(names, map(csv_table.unescaped, row.cells), strict=True)) for row in rows]
 
 
 def _escaped(value: Any) -> Any:
     """Return a cell with an apostrophe before a text that a spreadsheet would compute."""
-    if isinstance(value, str) and _FORMULA.match(value) and not _is_number(value):
+    if isinstance(value, str) and csv_table.FORMULA.match(value) and not _is_number(value):
         return f"'{value}"
     return value
-
-
-def _unescaped(text: str) -> str:
-    """Return the text that `_escaped` changed."""
-    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
 def _is_number(text: str) -> bool:

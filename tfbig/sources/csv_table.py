@@ -6,7 +6,7 @@ import csv
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from tfbig.sources.files import PathLike
 from tfbig.sources.untrusted import regular_file
@@ -19,20 +19,34 @@ MOST_ROWS, MOST_CELLS, MOST_BYTES = 10**6, 10**7, 2**28
 """Largest table, of which each cell takes some 100 bytes of memory; a cohort of 100,000 may have 100 columns."""
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029]")
 _SMALLER = "Write a table of fewer rows, and of the columns that are needed"
+FORMULA = re.compile("'*[=+\\-@\t\r]")
+"""Start of a text that spreadsheets compute (https://owasp.org/www-community/attacks/CSV_Injection), or of one that has
+an apostrophe against that."""
 
 
-def read_rows(path: PathLike) -> list[dict[str, str]]:
-    """Return the rows of a CSV file in UTF-8, with the columns of its first line; it may begin with a byte order mark.
+class Line(NamedTuple):
+    """A row of a table.
 
-    Columns are separated by commas, semicolons or tabs, whichever divide the first line into most columns. As in
-    `csv.DictReader`, a row that is too short has None in its last columns. Empty cells after the last column do not
-    count.
+    Attributes:
+        number: Number of its first line in the file, from 1.
+        cells: Its cells.
+    """
+
+    number: int
+    cells: list[str]
+
+
+def read(path: PathLike) -> tuple[list[str], list[Line]]:
+    """Read a CSV file in UTF-8, which may begin with a byte order mark.
+
+    Columns are separated by commas, semicolons or tabs, whichever divide the first line into most columns. Empty cells
+    after the last column do not count, and neither do empty lines.
 
     Args:
         path: Path of the file.
 
     Returns:
-        A dictionary `{column: cell}` for each row.
+        The names of the columns, and the rows, of which each has as many cells; those that are not there are empty.
 
     Raises:
         OSError: The file cannot be read.
@@ -50,29 +64,63 @@ def read_rows(path: PathLike) -> list[dict[str, str]]:
         file.seek(0)
         counts = {mark: len(next(csv.reader([first], delimiter=mark), ())) for mark in SEPARATORS}
         separator = max(SEPARATORS, key=counts.__getitem__)  # of equal ones the first
-        table = csv.DictReader(_lines(file), delimiter=separator)
-        return [_whole(row, table) for row in limited(table)]
+        columns, *rows = [*lines(_text(file), separator)] or [Line(1, [])]
+    return columns.cells, [_whole(row, len(columns.cells), separator) for row in rows]
 
 
-def _whole(row: dict[Any, Any], table: csv.DictReader[str]) -> dict[str, str]:
-    """Return a row without empty cells after its last column.
+def lines(text: Iterable[str], separator: str = ",") -> Iterator[Line]:
+    """Yield the first line of a table, and its rows that are not empty, as they are.
+
+    Args:
+        text: Lines of text.
+        separator: Character between columns.
 
     Raises:
-        csv.Error: Some of these are not empty: cells may be in wrong columns.
+        csv.Error: There are more than `MOST_ROWS` or `MOST_CELLS`, where a short row takes the memory of all columns.
     """
-    others = row.pop(None, None) or ()
-    if any(cell.strip() for cell in others):
-        columns = len(table.fieldnames or ())
-        raise csv.Error(
-            f"line {table.line_num} has {columns + len(others)} cells for {columns} columns: put a cell with a comma, "
-            'such as "12,5", in quotes, or write decimal points'
-            if table.reader.dialect.delimiter == ","
-            else f"line {table.line_num} has {columns + len(others)} cells for {columns} columns"
+    reader = csv.reader(text, delimiter=separator)
+    columns = next(reader, [])
+    yield Line(1, columns)
+    end, rows, cells = reader.line_num, 0, 0
+    for row in reader:
+        start, end = end + 1, reader.line_num
+        if row:
+            rows, cells = rows + 1, cells + max(len(row), len(columns))
+            if rows > MOST_ROWS or cells > MOST_CELLS:
+                raise csv.Error(
+                    f"it has more than {MOST_ROWS} rows, or {MOST_CELLS} cells. {_SMALLER}"
+                )
+            yield Line(start, row)
+
+
+def unescaped(text: str) -> str:
+    """Return a cell without the apostrophe that tables of tfbig have before what a spreadsheet would compute.
+
+    Args:
+        text: The cell.
+    """
+    return text[1:] if text.startswith("'") and FORMULA.match(text) else text
+
+
+def _whole(row: Line, columns: int, separator: str) -> Line:
+    """Return a row with as many cells as there are columns.
+
+    Raises:
+        csv.Error: There are more, which are not empty: cells may be in wrong columns.
+    """
+    if any(cell.strip() for cell in row.cells[columns:]):
+        advice = (
+            ': put a cell with a comma, such as "12,5", in quotes, or write decimal points'
+            if separator == ","
+            else ""
         )
-    return row
+        raise csv.Error(
+            f"line {row.number} has {len(row.cells)} cells for {columns} columns{advice}"
+        )
+    return Line(row.number, [*row.cells, *[""] * (columns - len(row.cells))][:columns])
 
 
-def _lines(file: Iterable[str]) -> Iterator[str]:
+def _text(file: Iterable[str]) -> Iterator[str]:
     """Yield the lines of a file, which have no control characters: they would be printed with the cells."""
     for number, line in enumerate(file, start=1):
         if found := _CONTROL.search(line):
@@ -80,20 +128,3 @@ def _lines(file: Iterable[str]) -> Iterator[str]:
                 f"line {number} has the control character {found[0]!r}, so it is no text"
             )
         yield line
-
-
-def limited(table: csv.DictReader[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table, in which a short row takes the memory of all columns.
-
-    Args:
-        table: Reader of the table.
-
-    Raises:
-        csv.Error: There are more than `MOST_ROWS` or `MOST_CELLS`.
-    """
-    cells = 0
-    for number, row in enumerate(table, start=1):
-        cells += len(row) + len(row.get(None) or ())
-        if number > MOST_ROWS or cells > MOST_CELLS:
-            raise csv.Error(f"it has more than {MOST_ROWS} rows, or {MOST_CELLS} cells. {_SMALLER}")
-        yield row

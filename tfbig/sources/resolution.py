@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Mapping
@@ -12,9 +11,9 @@ from xml.etree import ElementTree
 
 import tifffile
 
-from tfbig.errors import SourceError, reason_of
-from tfbig.sources import csv_table, number_text
+from tfbig.sources import number_text
 from tfbig.sources.files import PathLike
+from tfbig.sources.table import Table
 
 Mpp = tuple[float, float]
 """Micrometres per pixel along rows and columns."""
@@ -23,6 +22,8 @@ COARSEST: Final = 40.0
 """Largest plausible um per pixel of a slide; coarser values in TIFF's tags are defaults such as 72 dots per inch."""
 FINEST: Final = 0.02
 """Smallest plausible um per pixel of a slide: 100x is 0.1; finer ones are of electron microscopes, or a wrong unit."""
+_SMALLEST: Final = math.ulp(0.0)
+"""Smallest positive number."""
 SAME_AXES: Final = 0.01
 """Largest difference of two axes, as a share, with which one number stands for both."""
 UM_TIMES_POWER: Final = 10.0
@@ -158,33 +159,10 @@ def read_mpp_table(path: PathLike) -> dict[str, float]:
         >>> tfbig.sources.read_mpp_table("mpp.csv")
         {'a.tif': 0.25, 'b.svs': 0.5}
     """
-    try:
-        rows = [
-            {name.strip(): cell for name, cell in row.items()} for row in csv_table.read_rows(path)
-        ]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SourceError(
-            f"{path}: cannot be read as a CSV file ({reason_of(error)}); expected columns wsi, mpp."
-        ) from error
-    if not rows:
-        raise SourceError(
-            f"{path}: lists no slides; expected a header line wsi,mpp and one line per slide."
-        )
-    table: dict[str, float] = {}
-    column = number_text.Column()
-    for line, row in enumerate(rows, start=2):
-        name, text = (row.get("wsi") or "").strip(), (row.get("mpp") or "").strip()
-        try:
-            mpp, reason = column.number(text), ""
-        except ValueError as error:
-            mpp, reason = math.nan, f" ({error})" if "comma" in str(error) else ""
-        if not name or not 0 < mpp < math.inf or name in table:
-            raise SourceError(
-                f"{path}: line {line}: has wsi '{name}' and mpp '{row.get('mpp')}'{reason}; expected the file name of "
-                "a slide, listed once, and its micrometres per pixel, a positive number, in columns wsi and mpp."
-            )
-        table[name] = mpp
-    return table
+    table = Table.read(path, ("wsi", "mpp"), flag="")
+    table.check_unique("wsi", "slide")
+    sizes = table.numbers("mpp", "micrometres per pixel, a positive number", least=_SMALLEST)
+    return {row["wsi"]: size for row, size in zip(table.rows, sizes, strict=True)}
 
 
 def ome_pixels(text: str, page: tifffile.TiffPage) -> ElementTree.Element | None:

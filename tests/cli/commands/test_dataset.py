@@ -195,7 +195,7 @@ def test_errors(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "\n  **/*.csv" in output.out
     assert "holds nothing of camelyon16 that can be used; expected the files above." in output.err
     assert main(["dataset", "panda", "data"]) == 1
-    assert "train.csv: cannot be read (No such file" in capsys.readouterr().err
+    assert "train.csv: no such file; expected a table" in capsys.readouterr().err
     assert main(["dataset", "panda"]) == 0
     assert "isup_grade" in capsys.readouterr().out
     assert main(["dataset", "panda", "none"]) == 2

@@ -23,10 +23,9 @@ def write(folder: Path, *names: str, count: int = 8) -> None:
 
 
 def counts(folder: Path) -> Counter[tuple[str, int]]:
-    rows, names = class_folders.read(folder, 0)
+    table, names = class_folders.read(folder, 0)
     assert names == ("a", "b")
-    if "split" not in rows[0]:
-        rows = splits.split_rows(rows, SHARES)
+    rows = table.rows if "split" in table.columns else splits.split_rows(table.rows, SHARES)
     return Counter((row["split"], row["label"]) for row in rows)
 
 
@@ -59,9 +58,9 @@ def test_one_held_out_folder_is_for_testing(
 def test_classes_of_an_evaluated_run(tmp_path: Path) -> None:
     """Numbers are those of the given names, also if a class has no folder."""
     write(tmp_path, "a", "c")
-    rows, names = class_folders.read(tmp_path, 0, ("a", "b", "c"))
+    table, names = class_folders.read(tmp_path, 0, ("a", "b", "c"))
     assert names == ("a", "b", "c")
-    assert {(Path(row["image"]).parent.name, row["label"]) for row in rows} == {("a", 0), ("c", 2)}
+    assert {(row["path"].parent.name, row["label"]) for row in table.rows} == {("a", 0), ("c", 2)}
     with pytest.raises(SourceError, match=r"c: is not the folder of a class \(a, b\)"):
         class_folders.read(tmp_path, 0, ("a", "b"))
 

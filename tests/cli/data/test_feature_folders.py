@@ -225,7 +225,7 @@ def test_features_of_another_slide(tmp_path: Path, capsys: Any) -> None:
         tmp_path / "labels.csv", [{"slide_id": i, "label": n % 2} for n, i in enumerate(ids)]
     )
     settings = train.settings_of(flags(labels, tmp_path / "features"))
-    rows = cohort.read(settings).rows
+    rows = cohort.read(settings).table.rows
     found = [row["path"] and row["path"].name for row in rows]
     assert found == [None, "case1.h5", "case2.svs.h5", "case3.H5", "10005.pt", None]
     shown = capsys.readouterr()

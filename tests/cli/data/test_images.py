@@ -106,6 +106,28 @@ def test_shares_of_splits(tmp_path):
     assert [len(getattr(data, split).labels) for split in splits.SPLITS] == [36, 4, 10]
 
 
+def test_folds_of_a_folder(tmp_path):
+    """Of a table and of class folders; each image is tested in one fold."""
+    lines = ["image,label,split"]
+    for name in ("a", "b"):
+        (tmp_path / "classes" / name).mkdir(parents=True)
+        for number in range(6):
+            Image.new("L", (20, 20)).save(tmp_path / "classes" / name / f"{name}{number}.png")
+            lines.append(f"classes/{name}/{name}{number}.png,{name},train")
+    (tmp_path / "images.csv").write_text("\n".join(lines))
+    for flags in (
+        ["folder", "--data", str(tmp_path)],
+        ["pictures", "--data", f"{tmp_path}/classes"],
+    ):
+        tested = []
+        for fold in "012":
+            argv = [*PATCHGD, "--images", *flags, "--folds", "3", "--fold", fold]
+            data = images.load(train.settings_of(argv))
+            assert [len(getattr(data, split).labels) for split in splits.SPLITS] == [4, 4, 4]
+            tested += [image.name for image in data.test.images]
+        assert len(set(tested)) == 12
+
+
 def test_all_of_other_data_is_evaluated(tmp_path):
     """Class folders without splits: of the data of the run its test share, of others all images."""
     for name in ("mine", "other"):

@@ -51,6 +51,19 @@ def test_a_folder_without_faults(folder: Path, capsys: pytest.CaptureFixture[str
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+def test_a_path_that_may_be_two_files(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_table(folder / "slides.csv", [{"slide_id": "a", "path": "s0.tif", "split": "tarin"}])
+    (folder / "here").mkdir()
+    write_slide(folder / "here" / "s0.tif", 64, 5)
+    monkeypatch.chdir(folder / "here")
+    assert main(["doctor", str(folder)]) == 3
+    printed = capsys.readouterr().out
+    assert f"slides.csv: line 2: s0.tif may be {folder}/s0.tif or s0.tif" in printed
+    assert "slides.csv: line 2: split 'tarin'; expected train, val or test." in printed
+
+
 FAULTS = {
     "unreadable": (
         lambda d: (d / "bad.svs").write_text("x"),

@@ -54,6 +54,14 @@ def test_table_and_downscale(tmp_path: Path) -> None:
     np.testing.assert_array_equal(small[shares == 0][:3], 0)
 
 
+def test_without_test_images_an_evaluation_is_of_those_for_validation(tmp_path: Path) -> None:
+    write_masked_images(tmp_path, 3)
+    lines = [f"{n}.png,masks/{n}.png,{split}" for n, split in enumerate(("train", "val", "val"))]
+    (tmp_path / "images.csv").write_text("\n".join(["image,mask,split", *lines]))
+    data = masked_images.load(settings_of(tmp_path, "--test-only", str(tmp_path)))
+    assert [image.name for image in data.test.images] == ["1.png", "2.png"]
+
+
 def test_batches(tmp_path: Path) -> None:
     write_masked_images(tmp_path, 8)
     settings = settings_of(tmp_path, "--batch-size", "2", "--shares", "6", "1", "1")

@@ -200,6 +200,22 @@ def test_splits_of_a_table_without(folder: Path) -> None:
         scenes.load(settings(folder))
 
 
+@pytest.mark.parametrize("other", [True, False])
+def test_evaluations_of_a_table_without_splits(other: bool, folder: Path, tmp_path: Path) -> None:
+    """Of the table of the run, the scenes that it was not trained on; of another one, all."""
+    write_table(folder, [f"s{n % 4}.tif,l{n % 4}.tif" for n in range(10)], "scene,label")
+    trained = scenes.load(settings(folder, class_names=NAMES))
+    data = str(folder) if other else str(folder / "t.csv")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.yaml").write_text(f"data: {data}\n")
+    given = {name: trained.decided[name] for name in ("mean", "std", "class_names")}
+    found = scenes.load(settings(folder, test_only=str(tmp_path / "run"), **given))
+    assert [s.name for s in found.test] == [
+        row["scene"][:2] for row in trained.table if other or row["split"] == "test"
+    ]
+    assert not found.train and not found.val
+
+
 def test_scenes_that_do_not_fit_are_left_out(folder: Path) -> None:
     write_scene(folder / "four.tif", pixels(70, 90, 4))
     far = PLACE @ Affine.translation(9000, 0)

@@ -85,7 +85,7 @@ def test_ids_of_spreadsheets(
 ) -> None:
     table = write_numbered(tmp_path / "data", *of_table)
     file = splits_file(tmp_path / "splits_0.csv", of_splits)
-    found = cohort.read(cohort_settings(table, splits=file)).rows
+    found = cohort.read(cohort_settings(table, splits=file)).table.rows
     assert [Path(row["path"]).name for row in found] == [f"{name}.tif" for name in IDS]
     assert [row["split"] for row in found] == ["train", "val", "test", "train", "train"]
     lines = capsys.readouterr().err.splitlines()
@@ -99,7 +99,7 @@ def test_ids_of_spreadsheets(
 def test_splits_that_name_no_slide_and_slides_without_a_split(tmp_path: Path, capsys: Any) -> None:
     table = write_numbered(tmp_path / "data", *IDS)
     file = splits_file(tmp_path / "s.csv", [IDS[0], IDS[1], "", "1000-3", "10004.svs"])
-    found = cohort.read(cohort_settings(table, splits=file)).rows
+    found = cohort.read(cohort_settings(table, splits=file)).table.rows
     assert [row["slide_id"] for row in found] == [IDS[0], IDS[1], IDS[3]]
     assert capsys.readouterr().err.splitlines() == [
         f"{file}: 1 of 4 names matches no slide, such as 1000-3 (is it 10003?)",
@@ -121,7 +121,7 @@ def test_names_with_points_find_no_other_slide(tmp_path: Path, capsys: Any) -> N
     table = write_table(
         folder / "slides.csv", [{"slide_id": i, "label": n % 2} for n, i in enumerate(ids)]
     )
-    found = cohort.read(cohort_settings(table)).rows
+    found = cohort.read(cohort_settings(table)).table.rows
     expected = [None, folder / "case2.1.tif", folder / "case3.OME.TIF", None]
     assert [row["path"] for row in found] == expected
     assert [row.get("near") for row in found] == ["case1.tif", None, None, "case1.tif"]
@@ -152,7 +152,7 @@ def test_folders_in_names(tmp_path: Path) -> None:
         write_cohort_slide(tmp_path / name, (130, 70, 160))
     rows = [{"slide_id": name, "label": n % 2} for n, name in enumerate(["a/1", "b/1.tif", "c/1"])]
     table = write_table(tmp_path / "slides.csv", rows)
-    found = [row["path"] for row in cohort.read(cohort_settings(table)).rows]
+    found = [row["path"] for row in cohort.read(cohort_settings(table)).table.rows]
     assert found == [tmp_path / "a/1.tif", tmp_path / "b/1.tif", None]
 
 
@@ -178,7 +178,7 @@ def test_sizes_of_pixels(
     assert [e for e in capsys.readouterr().err.splitlines() if str(sizes) in e] == expected
     rows = [{"slide_id": n, "label": i % 2} for i, n in enumerate(["case1", "case1.2", "7", "B"])]
     settings = cohort_settings(write_table(folder / "slides.csv", rows), mpp=1.0, mpp_of=str(sizes))
-    read = cohort.read(settings).rows
+    read = cohort.read(settings).table.rows
     opener = cohort.Opener(settings, read)
     assert [opener.image(row["path"]).shape[0] for row in read] == [160, 80, 320, 80]
     assert [e for e in capsys.readouterr().err.splitlines() if str(sizes) in e] == expected

@@ -54,7 +54,7 @@ def test_panda(tmp_path):
     with pytest.raises(SourceError, match=r"train\.csv: line 3: ISUP grade '7'; expected 0 to 5"):
         slide_collections.panda(tmp_path, 0)
     write_lines(tmp_path / "train.csv", "image_id,grade", "p000,0")
-    with pytest.raises(SourceError, match=r"line 1: has no column isup_grade; expected a table"):
+    with pytest.raises(SourceError, match=r"line 1: has no column 'isup_grade'; expected a table"):
         slide_collections.panda(tmp_path, 0)
 
 
@@ -146,7 +146,7 @@ def test_tcga_prad(new_names, tmp_path):
 
 def test_columns_of_clinical_data(tmp_path):
     write_lines(tmp_path / "clinical.tsv", "case_id\tprimary_gleason_grade", "a\tPattern 3")
-    expected = "has no column case_submitter_id or cases.submitter_id; expected"
+    expected = "has no column 'case_submitter_id' or 'cases.submitter_id' and no column 'second"
     with pytest.raises(SourceError, match=expected):
         slide_collections.tcga_prad(tmp_path, 0)
 

@@ -137,7 +137,7 @@ def test_wrong_line(folder, capsys, number, change, message):
 
 def test_split_without_slides(folder, capsys):
     without = [row for row in ROWS if row["split"] != "val"]
-    assert "images of 5 cases is in split 'val'. Correct" in refused(folder, without, capsys)
+    assert "slides of 5 cases is in split 'val'. Correct" in refused(folder, without, capsys)
     for name in "cd":
         (folder / f"{name}.tif").write_bytes(b"no slide")
     assert "no slide of split 'val' can be used" in refused(folder, ROWS, capsys)

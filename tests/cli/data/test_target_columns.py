@@ -11,8 +11,9 @@ import pytest
 from cli_runs import cohort_settings, write_table
 
 from tfbig import SourceError
-from tfbig.cli.data import cohort, splits, target_columns
+from tfbig.cli.data import cohort, target_columns
 from tfbig.cli.data.target_columns import UNKNOWN
+from tfbig.sources.table import Table
 
 
 def read(tmp_path: Path, target: str, text: str, **settings: Any) -> target_columns.Labelled:
@@ -21,12 +22,11 @@ def read(tmp_path: Path, target: str, text: str, **settings: Any) -> target_colu
     table.write_text("\n".join(text.split()) + "\n")
     options = {"test_only": None, "class_names": None, "classes": None} | settings
     columns = target_columns.COLUMNS[target](SimpleNamespace(**options))
-    rows = splits.read_table(table, ("bag", *columns.names))
-    return columns.labelled(rows, table, "bag")
+    return columns.labelled(Table.read(table, ("bag", *columns.names)), "bag")
 
 
 def labels(found: target_columns.Labelled) -> list[Any]:
-    return [row["label"] for row in found.rows]
+    return [row["label"] for row in found.table.rows]
 
 
 def test_survival(tmp_path):
@@ -35,13 +35,13 @@ def test_survival(tmp_path):
     found = read(tmp_path, "survival", text)
     assert labels(found) == [(2.5, 1, 0), (2.5, 1, 0), (3.0, 0, 1), (0.0, 1, 2)]
     assert found.cases == ("P1", "c", "P1")
-    assert [row["stratum"] for row in found.rows] == [1, 1, 0, 1]
+    assert [row["stratum"] for row in found.table.rows] == [1, 1, 0, 1]
 
 
 def test_values(tmp_path):
     found = read(tmp_path, "regression", "bag,value a,-1 b,2e3 c,0 d,5")
     assert labels(found) == [(-1.0,), (2000.0,), (0.0,), (5.0,)]
-    assert sorted(row["stratum"] for row in found.rows) == [0, 1, 2, 3]
+    assert sorted(row["stratum"] for row in found.table.rows) == [0, 1, 2, 3]
 
 
 def test_decimal_commas(tmp_path):
@@ -144,8 +144,8 @@ def test_unknown_name(tmp_path):
 
 def test_an_evaluation_needs_no_events(tmp_path):
     """All cases of another table may be censored, or have one label."""
-    assert read(tmp_path, "survival", "bag,time,event a,1,0 b,1,0", test_only="run").rows
-    assert read(tmp_path, "multilabel", "bag,label_x a,1", test_only="run").rows
+    assert read(tmp_path, "survival", "bag,time,event a,1,0 b,1,0", test_only="run").table.rows
+    assert read(tmp_path, "multilabel", "bag,label_x a,1", test_only="run").table.rows
     with pytest.raises(SourceError, match="time 'x'"):
         read(tmp_path, "survival", "bag,time,event a,x,0", test_only="run")
 
@@ -158,14 +158,14 @@ def test_slides_are_split_by_event_and_case(tmp_path):
     ]
     table = write_table(tmp_path / "slides.csv", rows)
     (tmp_path / "s0.tif").touch()
-    settings = cohort_settings(table)
-    found = cohort.read(settings, target_columns.SurvivalColumns(settings))
+    settings = cohort_settings(table, target="survival")
+    found = cohort.read(settings)
     splits_of = {}
-    for row in found.rows:
+    for row in found.table.rows:
         splits_of.setdefault(row["case_id"], set()).add(row["split"])
     assert all(len(names) == 1 for names in splits_of.values())
-    tested = [row["label"][1] for row in found.rows if row["split"] == "test"]
+    tested = [row["label"][1] for row in found.table.rows if row["split"] == "test"]
     assert len(tested) == 16
     assert np.mean(tested) == 0.5
-    shown = found.table("test")[0]
+    shown = cohort.load(settings, found, lambda rows: rows).table[0]
     assert list(shown) == ["slide_id", "time", "event", "split", "case_id", "path"]

@@ -14,6 +14,8 @@ from tfbig.cli.data.folds import fold_rows
 from tfbig.cli.data.published_datasets import Recipe
 from tfbig.cli.settings.commands import DatasetSettings
 from tfbig.results import run_folder
+from tfbig.sources.table import SPLITS
+from tfbig.sources.table import Table as CsvTable
 from tfbig.system import output_folder
 
 MANY_CLASSES = 12
@@ -91,7 +93,7 @@ def _print_found(found: Found) -> None:
 def _print_counts(table: Table) -> None:
     """Print the items of every split of a table."""
     many = len(table.classes) >= MANY_CLASSES
-    for split in (split for split in splits.SPLITS if table.of_split(split)):
+    for split in (split for split in SPLITS if table.of_split(split)):
         kinds = f"{len(table.classes)} classes" if many else table.counts(split)
         print(f"{table.name}.csv, {split}: {len(table.of_split(split))} {_items(table)} ({kinds})")
     cases = {row["case_id"] for row in table.rows}
@@ -189,7 +191,7 @@ def _check_same_items(file: Path, rows: Sequence[dict[str, str]]) -> None:
     if not file.exists():
         return
     column = COLUMNS.get(file.stem, "path")
-    present = {row.get(column) for row in splits.read_table(file, ("label",))}
+    present = {row.get(column) for row in CsvTable.read(file, ("label",)).rows}
     if not present & {row[column] for row in rows}:
         raise SourceError(
             f"{file}: is the table of another data set or folder. Use another --out, or delete it."

@@ -13,15 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig import SourceError, mil
-from tfbig.cli.data import cohort, drawn_splits, splits, stain, target_columns, tile_coords
+from tfbig.cli.data import cohort, splits, stain, target_columns, tile_coords
 from tfbig.cli.data.scales import SAME
-from tfbig.cli.data.splits import SPLITS, Data, Row
+from tfbig.cli.data.splits import Data
 from tfbig.cli.data.tile_selection import MIN_TISSUE, MPP, TILE, Selection
 from tfbig.cli.settings.tasks import MILSettings
 from tfbig.datasets.digits import read_digits
 from tfbig.mil import generate
 from tfbig.sources import Bag, Coords, Filled, Subset, open_bag, read_coords
 from tfbig.sources.resolution import one_size
+from tfbig.sources.table import SPLITS, Row
 
 Pool = tuple[Bag, npt.NDArray[Any]]
 """Instances and their classes."""
@@ -171,35 +172,24 @@ def _subset(instances: Bag, classes: npt.NDArray[Any], places: npt.NDArray[Any])
 
 def _folder(settings: MILSettings) -> Data:
     """Read `bags.csv` of a folder: columns `bag` (a path in it), those of the target, and `split` or `patient`."""
-    folder = Path(_data_folder(settings))
-    table, columns = folder / "bags.csv", target_columns.of(settings)
-    rows = splits.read_table(table, ("bag", *columns.names))
-    if settings.confine:
-        splits.check_inside((folder / row["bag"] for row in rows), (folder,))
-    found = columns.labelled(rows, table, "bag")
-    rows = drawn_splits.with_splits(found.rows, settings)
+    found = target_columns.read(Path(_data_folder(settings)) / "bags.csv", "bag", settings)
 
     def opened(split: str) -> mil.BagSet:
-        chosen = splits.of_split(rows, split, table)
-        paths = [str(folder / row["bag"]) for row in chosen]
-        classes = len(found.classes) if columns.whole else None
-        return mil.read_bags(paths, [row["label"] for row in chosen], classes)
+        chosen = found.table.of_split(split)
+        paths, labels = [str(row["path"]) for row in chosen], [row["label"] for row in chosen]
+        return mil.read_bags(paths, labels, found.count)
 
-    decided = {"classes": len(found.classes)} if columns.whole else {}
-    return Data.opened(
-        opened, found.classes, bool(settings.test_only), cases=found.cases, decided=decided
-    )
+    return found.data(opened, bool(settings.test_only))
 
 
 def _slides(settings: MILSettings) -> Data:
     """Read tiles of slides; slides that cannot be read or hold no tissue are skipped."""
-    columns = target_columns.of(settings)
-    slides = cohort.read(settings, columns)
-    coords = _read_coords(settings, slides.rows) if settings.coords else {}
+    slides = cohort.read(settings)
+    coords = _read_coords(settings, slides.table.rows) if settings.coords else {}
     asked = _resolution(settings)
     decided = _tiles_of(settings, coords)
     settings = replace(settings, **decided)
-    opener = cohort.Opener(settings, slides.rows)
+    opener = cohort.Opener(settings, slides.table.rows)
 
     def tiles(path: Path) -> Any:
         if settings.coords is None:
@@ -211,7 +201,7 @@ def _slides(settings: MILSettings) -> Data:
 
     def opened(rows: Sequence[Row]) -> mil.BagSet:
         bags, labels, failed = cohort.open_rows(rows, tiles)
-        read = mil.read_bags(bags, labels, len(slides.classes) if columns.whole else None)
+        read = mil.read_bags(bags, labels, slides.count)
         return replace(read, failed=(*failed, *read.failed))
 
     data = opener.with_pixels(cohort.load(settings, slides, opened))
@@ -223,8 +213,7 @@ def _slides(settings: MILSettings) -> Data:
 
 def _features(settings: MILSettings) -> Data:
     """Read features of slides; files that cannot be read, or have another width than the first, are skipped."""
-    columns = target_columns.of(settings)
-    slides = cohort.read(settings, columns)
+    slides = cohort.read(settings)
     first: list[Bag] = []
 
     def features(path: Path) -> Bag:
@@ -235,7 +224,7 @@ def _features(settings: MILSettings) -> Data:
 
     def opened(rows: Sequence[Row]) -> mil.BagSet:
         bags, labels, failed = cohort.open_rows(rows, features, "--features")
-        read = mil.read_bags(bags, labels, len(slides.classes) if columns.whole else None)
+        read = mil.read_bags(bags, labels, slides.count)
         return replace(read, failed=(*failed, *read.failed))
 
     data = cohort.load(settings, slides, opened)

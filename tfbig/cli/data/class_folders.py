@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from tfbig import SourceError, sources
-from tfbig.cli.data.splits import Row
+from tfbig.sources.table import Row, Table
 
 
 def read(
     folder: Path, seed: int, names: Sequence[str] | None = None
-) -> tuple[list[Row], tuple[str, ...]]:
-    """Return the rows of the images, and the names of the classes in the order of their numbers.
+) -> tuple[Table, tuple[str, ...]]:
+    """Return the table of the images, and the names of the classes in the order of their numbers.
 
     Rows have a `split` if there is a folder `train`. With `train`, `val` and `test`, each is its own
     split. With only one of `val` and `test`, it is for testing, and a tenth of `train` for validation.
@@ -29,7 +29,7 @@ def read(
     """
     if not (folder / "train").is_dir():
         names = _classes(folder, names)
-        return _rows(folder, names), names
+        return Table.of(folder, _rows(folder, names)), names
     names = _classes(folder / "train", names)
     held = [part for part in ("val", "test") if (folder / part).is_dir()]
     if not held:
@@ -37,7 +37,7 @@ def read(
             f"{folder}: has the folder train, but neither val nor test. Add one of them with the same class folders, "
             f"or give {folder / 'train'} to split its images."
         )
-    rows = [{**row, "split": "train"} for row in _rows(folder / "train", names)]
+    rows = [row | {"split": "train"} for row in _rows(folder / "train", names)]
     if len(held) == 1:
         order = np.random.default_rng(seed).permutation(len(rows))
         for place in order[: max(len(rows) // 10, 1)]:
@@ -45,8 +45,8 @@ def read(
     for part in held:
         _classes(folder / part, names)
         split = part if len(held) == 2 else "test"
-        rows += [{**row, "split": split} for row in _rows(folder / part, names)]
-    return rows, names
+        rows += [row | {"split": split} for row in _rows(folder / part, names)]
+    return Table.of(folder, rows), names
 
 
 def _classes(folder: Path, names: Sequence[str] | None) -> tuple[str, ...]:
@@ -82,8 +82,8 @@ def _rows(folder: Path, names: Sequence[str]) -> list[Row]:
     Raises:
         SourceError: There is none.
     """
-    rows: list[Row] = [
-        {"image": path, "label": label}
+    rows = [
+        Row({"image": str(path), "label": label, "path": path}, str(path))
         for label, name in enumerate(names)
         for path in sorted((folder / name).glob("*"))
         if path.suffix.lower() in sources.SLIDE_SUFFIXES

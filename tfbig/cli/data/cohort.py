@@ -6,27 +6,37 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
 from tfbig import SourceError, sources
 from tfbig.cli import messages, paths
-from tfbig.cli.data import feature_folders, scales, side_tables, slide_folders, splits, stain
+from tfbig.cli.data import (
+    feature_folders,
+    scales,
+    side_tables,
+    slide_folders,
+    splits,
+    splitting,
+    stain,
+    target_columns,
+)
 from tfbig.cli.data.feature_folders import FeatureFiles
-from tfbig.cli.data.folds import fold_rows
 from tfbig.cli.data.scales import TABLE
-from tfbig.cli.data.splits import Row
-from tfbig.cli.data.target_columns import ClassColumn, TargetColumns
+from tfbig.cli.data.slide_folders import SlideFiles
+from tfbig.cli.data.target_columns import Labelled, TargetColumns
 from tfbig.cli.data.tile_selection import Selection
 from tfbig.cli.settings.tasks import ImageSettings, MILSettings, SegmentationSettings
 from tfbig.errors import TfbigError, one_line
+from tfbig.results import run_folder
 from tfbig.sources import names
-from tfbig.sources.names import Match, Names, title_of
+from tfbig.sources.names import Names, title_of
 from tfbig.sources.resolution import Mpp, is_plausible
+from tfbig.sources.table import SPLITS, Row, Table
 from tfbig.units import counted
 
 SLIDE = "slide_id"
@@ -40,64 +50,11 @@ _MOST_NEAR = 20
 UNREADABLE = (TfbigError, OSError, ValueError, MemoryError)
 
 
-@dataclass(frozen=True)
-class Cohort:
-    """Slides of a run.
-
-    Attributes:
-        rows: Dicts of `slide_id`, `label`, `split`, and `path`, which is None if the file is missing.
-        columns: Reader of what is to be predicted.
-        classes: Names of the classes, by number, or of several labels.
-        cases: Names of the cases that labels number, if they do.
-    """
-
-    rows: tuple[Row, ...]
-    columns: TargetColumns
-    classes: tuple[str, ...]
-    cases: tuple[str, ...] = ()
-
-    def of_split(self, split: str) -> list[Row]:
-        """Return the rows of a split.
-
-        Args:
-            split: Name of the split.
-
-        Raises:
-            SourceError: The split has no rows.
-        """
-        rows = [row for row in self.rows if row["split"] == split]
-        if not rows:
-            raise SourceError(
-                f"of {len(self.rows)} slides none is in split '{split}': there are too few slides, or the column "
-                "split does not contain it. Add slides, a column split (train, val, test), or use --folds."
-            )
-        return rows
-
-    def table(self, *names: str) -> tuple[Row, ...]:
-        """Return the rows of some splits, as a run saves them."""
-        cases = any(row.get("case_id") for row in self.rows)
-        return tuple(
-            {
-                "slide_id": row["slide_id"],
-                **self.columns.shown(row, self.classes),
-                "split": row["split"],
-            }
-            | ({"case_id": row.get("case_id") or ""} if cases else {})
-            | {"path": "" if row["path"] is None else str(row["path"].resolve())}
-            for row in self.rows
-            if row["split"] in names
-        )
-
-
-def read(settings: CohortSettings, columns: TargetColumns | None = None) -> Cohort:
+def read(settings: CohortSettings) -> Labelled:
     """Return the slides of `--data`: a table, a folder with `slides.csv`, or a folder of slides for each class.
 
-    A folder of features may have `features.csv` instead. Columns are `slide_id` and those to be predicted; optional are
-    `case_id`, `split` and `path`.
-
-    Args:
-        settings: Settings of the run.
-        columns: Reader of what is to be predicted; by default the column `label`, numbers or names.
+    A folder of features may have `features.csv` instead. Columns are `slide_id` and those of `--target`; optional are
+    `case_id`, `split` and `path`. The `path` of a row is None if the file is missing.
 
     Raises:
         FlagError: There is no `--data`.
@@ -107,23 +64,18 @@ def read(settings: CohortSettings, columns: TargetColumns | None = None) -> Coho
         raise paths.FlagError(
             "slides need --data FILE, a table with columns case_id, slide_id, label, such as tfbig dataset writes."
         )
-    table = _table(Path(settings.data), settings)
-    columns = columns or ClassColumn(settings)
-    if Path(settings.data).is_dir() and not table.exists():
-        rows = _rows_of_classes(Path(settings.data), columns)
+    data, columns = Path(settings.data), target_columns.of(settings)
+    file = _table(data, settings)
+    if data.is_dir() and not file.exists():
+        table = _table_of_classes(data, columns)
     else:
-        rows = splits.read_table(table, (SLIDE, *columns.names))
-    found = columns.labelled(rows, table, SLIDE)
-    rows = with_paths(found.rows, table, settings)
-    flag = "features" if _is_of_features(settings) else "slides"
-    if (given := getattr(settings, flag)) and not settings.test_only:
-        _print_unlisted(_files_below(Path(given), flag), Path(given), table, rows)
-    rows = with_splits(rows, settings)
-    return Cohort(tuple(rows), columns, found.classes, found.cases)
+        table = Table.read(file, (SLIDE, *columns.names))
+    found = columns.labelled(table, SLIDE)
+    return replace(found, table=with_splits(with_paths(found.table, settings), settings))
 
 
-def _rows_of_classes(folder: Path, columns: TargetColumns) -> list[Row]:
-    """Return rows of the slides in a folder for each class; its name is the label.
+def _table_of_classes(folder: Path, columns: TargetColumns) -> Table:
+    """Return the slides in a folder for each class; its name is the label.
 
     Raises:
         SourceError: There are fewer than two such folders, or something else than classes is predicted.
@@ -135,24 +87,12 @@ def _rows_of_classes(folder: Path, columns: TargetColumns) -> list[Row]:
             "instead a folder of slides for each of two or more classes. Check --data."
         )
     print(f"classes are the folders {', '.join(classes)} in {folder}")
-    return [
-        {SLIDE: title_of(path), "label": name, "path": str(path), "place": str(path)}
+    rows = (
+        Row({SLIDE: title_of(path), "label": name, "path": str(path.absolute())}, str(path))
         for name, slides in classes.items()
         for path in slides
-    ]
-
-
-def _print_unlisted(files: Sequence[Path], folder: Path, table: Path, rows: Sequence[Row]) -> None:
-    """Print how many files of a folder are of slides without a row in the table, and so are not used.
-
-    Files that are named as the mask of a slide of the table, such as `SLIDE_mask.png`, do not count.
-    """
-    used = {title_of(row["path"]) for row in rows if row["path"] is not None}
-    used |= {title + ending for title in used for ending in slide_folders.MASK_ENDINGS}
-    left = [path.name for path in files if title_of(path) not in used]
-    if left:
-        verb = "slide has" if len(left) == 1 else "slides have"
-        print(f"{folder}: {len(left)} {verb} no row in {table}, such as {left[0]}")
+    )
+    return Table.of(folder / TABLE, rows)
 
 
 def _table(data: Path, settings: CohortSettings) -> Path:
@@ -163,112 +103,115 @@ def _table(data: Path, settings: CohortSettings) -> Path:
     return own if _is_of_features(settings) and own.exists() else data / TABLE
 
 
+def _is_of_features(settings: TableSettings) -> TypeGuard[MILSettings]:
+    return isinstance(settings, MILSettings) and settings.bags == "features"
+
+
 def is_table(path: str | Path) -> bool:
     """Return whether a path among slides is that of a table of them."""
     return Path(path).suffix.lower() == ".csv"
 
 
-def slides_of_table(table: Path, says: bool = True) -> list[Row]:
-    """Return the rows of a table with a column `slide_id`, with the `path` of each slide.
+def slides_of_table(path: Path, says: bool = True) -> Sequence[Row]:
+    """Return the rows of a table with a column `slide_id`, with the `path` of each slide, or where it was expected.
 
-    Slides are found by an optional column `path`, as it is or relative to the table, or by name in the folder of the
-    table. The path of a slide that does not exist is where it was expected.
-
-    Args:
-        table: Path of the table.
-        says: Whether to say which slides have no file, and which are matched as numbers.
+    Slides are found by an optional column `path`, or by name in the folder of the table. It is said which have no file,
+    and which are matched as numbers, if asked for.
 
     Raises:
         SourceError: The table has no such column, or a slide has two lines or two files.
     """
-    rows = splits.read_table(table, ("slide_id",))
-    _check_unique(rows, table)
-    files = _Files(table.parent)
-    placed = _placed(rows, table, files, says=says)
-    missing = [row["slide_id"] for row in placed if row["path"] is None]
+    table = Table.read(path, (SLIDE,))
+    files = SlideFiles(table.folder)
+    placed = _placed(table, files, says=says)
+    missing = [row[SLIDE] for row in placed if row["path"] is None]
     if says:
-        side_tables.say_unmatched(table, missing, len(rows), _free(files, placed), "no file")
-    return [row | {"path": row["path"] or table.parent / row["slide_id"]} for row in placed]
+        side_tables.say_unmatched(path, missing, len(placed), _free(files, placed), "no file")
+    return [row | {"path": row["path"] or table.folder / row[SLIDE]} for row in placed]
 
 
-def with_paths(rows: Sequence[Row], table: Path, settings: TableSettings) -> list[Row]:
-    """Return the rows of a table with the `path` of each slide, which is None if the file is missing.
+def with_paths(table: Table, settings: TableSettings) -> Table:
+    """Return the table with the `path` of each slide, which is None if the file is missing.
 
-    A row without a file has `near`, the file whose name is most like that of its slide, or None.
-
-    Args:
-        rows: Rows with `slide_id`, and optional `path`.
-        table: Path of the table.
-        settings: Settings of the run.
+    A row without a file has `near`, the file whose name is most like that of its slide, or None. How many files of
+    `--slides` or `--features` have no row is said.
 
     Raises:
         SourceError: A slide has two lines or two files, a file is of two slides, none has a file, or with `--confine`
             one is elsewhere.
     """
-    _check_unique(rows, table)
-    files, reads_path = _files(table, settings)
-    placed = _placed(rows, table, files, reads_path)
+    files: SlideFiles
+    if _is_of_features(settings):  # with --features, paths of the table may be those of the slides
+        given, reads_path = settings.features, not settings.features
+        files = FeatureFiles(Path(given or table.folder))
+    else:
+        given, reads_path = settings.slides, True
+        files = SlideFiles(Path(given or table.folder))
+    placed = _placed(table, files, reads_path)
     if settings.confine:
-        splits.check_inside(
-            (row["path"] for row in placed if row["path"]), (files.folder, table.parent)
-        )
+        table.check_inside((row["path"] for row in placed if row["path"]), files.folder)
     missing = [row for row in placed if row["path"] is None]
     free = _free(files, placed)
     for row in missing[:_MOST_NEAR]:
-        row["near"] = names.near(row["slide_id"], free)
+        row["near"] = names.near(row[SLIDE], free)
     if len(missing) == len(placed):
         first = missing[0]
         raise SourceError(
-            f"{files.folder}: holds none of the {len(rows)} slides of {table}; the first is {first['slide_id']}"
-            f"{side_tables.hint(first['near'])}. Check {_flag_of(settings)}."
+            f"{files.folder}: holds none of the {len(placed)} slides of {table.path}; the first is {first[SLIDE]}"
+            f"{side_tables.hint(first['near'])}. Check {files.FLAG}."
         )
-    return placed
+    if given and not settings.test_only:
+        _print_unlisted(files, table.with_rows(placed))
+    return table.with_rows(placed)
+
+
+def _print_unlisted(files: SlideFiles, table: Table) -> None:
+    """Print how many files of a folder are of slides without a row in the table, and so are not used.
+
+    Files that are named as the mask of a slide of the table, such as `SLIDE_mask.png`, do not count.
+    """
+    used = {title_of(row["path"]) for row in table.rows if row["path"] is not None}
+    used |= {title + ending for title in used for ending in slide_folders.MASK_ENDINGS}
+    left = [path.name for path in files.paths if title_of(path) not in used]
+    if left:
+        verb = "slide has" if len(left) == 1 else "slides have"
+        print(f"{files.folder}: {len(left)} {verb} no row in {table.path}, such as {left[0]}")
 
 
 def _placed(
-    rows: Sequence[Row],
-    table: Path,
-    files: _Files | FeatureFiles,
-    reads_path: bool = True,
-    says: bool = True,
+    table: Table, files: SlideFiles, reads_path: bool = True, says: bool = True
 ) -> list[Row]:
     """Return the rows with the path of their file or None, and say which are matched as numbers.
 
-    The file is that of the column `path`, as it is or relative to the table, else that of the name of the slide.
-
-    Args:
-        rows: The rows.
-        table: Path of the table.
-        files: The files by name.
-        reads_path: Whether paths of the table are those of the files.
-        says: Whether to say which are matched as numbers.
+    The file is that of the column `path`, if that is read, else that of the name of the slide.
 
     Raises:
-        SourceError: A name has two files, or two slides have one file, one of them by its name.
+        SourceError: A slide has two rows, a name has two files, or two slides have one file, one of them by its name.
     """
+    table.check_unique(SLIDE, "slide")
     placed, as_numbers = [], []
     slide_of: dict[Path, tuple[bool, Row]] = {}
-    for row in rows:
+    for row in table.rows:
         by_path = bool(reads_path and row.get("path"))
-        match = None if by_path else files.match(row["slide_id"])
-        path = _given(row["path"], table) if by_path else match and match.things[0]
+        match = None if by_path else files.match(row[SLIDE])
+        path = table.file(row["path"]) if by_path else match and match.things[0]
         placed.append(row | {"path": path})
         if match and match.how == names.NUMBER:
-            as_numbers.append(row["slide_id"])
+            as_numbers.append(row[SLIDE])
         if path is None:
             continue
         other_by_path, other = slide_of.setdefault(path, (by_path, row))
         if other is not row and not (by_path and other_by_path):
             raise SourceError(
-                f"{row['place']}: slide {row['slide_id']} has the file {path}, and so has {other['slide_id']} in "
-                f"{other['place'].rpartition(': ')[2]}; expected a file for each. Correct the names, or remove a line."
+                f"{row.place}: slide {row[SLIDE]} has the file {path}, and so has {other[SLIDE]} in {other.line}; "
+                "expected a file for each. Correct the names, or remove a line."
             )
     if says:
-        side_tables.say_numbers(table, as_numbers)
+        side_tables.say_numbers(table.path, as_numbers)
     return placed
 
 
-def _free(files: _Files | FeatureFiles, rows: Sequence[Row]) -> list[str]:
+def _free(files: SlideFiles, rows: Sequence[Row]) -> list[str]:
     """Return the names of the files that no row has; none are listed if all rows have one."""
     if all(row["path"] for row in rows):
         return []
@@ -276,61 +219,32 @@ def _free(files: _Files | FeatureFiles, rows: Sequence[Row]) -> list[str]:
     return [name for name, file in files.names.items if file not in used]
 
 
-def _given(name: str, table: Path) -> Path:
-    """Return a path of a table: as it is, or if there is no such file, relative to the folder of the table."""
-    path = Path(name)
-    return path if path.exists() else table.parent / path
-
-
-def _is_of_features(settings: TableSettings) -> bool:
-    return isinstance(settings, MILSettings) and settings.bags == "features"
-
-
-def _flag_of(settings: TableSettings) -> str:
-    return "--features" if _is_of_features(settings) else "--slides"
-
-
-def _files_below(folder: Path, flag: str) -> list[Path]:
-    """Return the files of features in a folder, or the slides."""
-    if flag == "features":
-        return FeatureFiles(folder).paths
-    return slide_folders.slides_below(folder)
-
-
-def _files(table: Path, settings: TableSettings) -> tuple[_Files | FeatureFiles, bool]:
-    """Return the files of slides or features, and whether paths of the table are theirs."""
-    if isinstance(settings, MILSettings) and settings.bags == "features":
-        # with --features, paths of the table may be those of the slides
-        return FeatureFiles(Path(settings.features or table.parent)), not settings.features
-    return _Files(Path(settings.slides or table.parent)), True
-
-
 def load(
-    settings: CohortSettings, cohort: Cohort, open_split: Callable[[list[Row]], Any]
+    settings: CohortSettings, slides: Labelled, open_split: Callable[[list[Row]], Any]
 ) -> splits.Data:
-    """Return the data of each split; in an evaluation, of the test slides only.
+    """Return the data of each split; in an evaluation, of the test slides only."""
+    data = slides.data(
+        lambda split: open_split(slides.table.of_split(split, "slides")), bool(settings.test_only)
+    )
+    shown = ("test",) if settings.test_only else SPLITS
+    return replace(data, decided={}, table=_saved(slides, shown))
 
-    Args:
-        settings: Settings of the run.
-        cohort: Slides of the run.
-        open_split: Function from the rows of a split to its set.
-    """
-    shown = ("test",) if settings.test_only else splits.SPLITS
-    return splits.Data.opened(
-        lambda split: open_split(cohort.of_split(split)),
-        cohort.classes,
-        bool(settings.test_only),
-        cases=cohort.cases,
-        table=cohort.table(*shown),
+
+def _saved(slides: Labelled, shown: Sequence[str]) -> tuple[dict[str, Any], ...]:
+    """Return the rows of some splits, as a run saves them."""
+    rows = slides.table.rows
+    cases = any(row.get("case_id") for row in rows)
+    return tuple(
+        {SLIDE: row[SLIDE], **slides.columns.shown(row, slides.classes), "split": row["split"]}
+        | ({"case_id": row.get("case_id") or ""} if cases else {})
+        | {"path": "" if row["path"] is None else str(row["path"].resolve())}
+        for row in rows
+        if row["split"] in shown
     )
 
 
 class Opener:
     """Opens slides at the resolution that the flags ask for; a file is open only while it is read.
-
-    Args:
-        settings: Settings of the run.
-        rows: Rows of the slides, of which `--mpp-of` has the sizes of pixels.
 
     Raises:
         SourceError: More than one resolution is asked for, or `--mpp-of` is no such table.
@@ -385,24 +299,9 @@ class Opener:
         return bag
 
     def with_pixels(self, data: splits.Data) -> splits.Data:
-        """Return the data with the size of the pixels of each slide in its table; print lines about odd or other ones.
-
-        Args:
-            data: Data of the run.
-        """
-        said = scales.lines(self.scales)
-        if self.run:
-            pixels = {name: scale.pixel for name, scale in self.scales.items()}
-            said += scales.against_run(pixels, scales.trained_pixels(self.run))
-        for line in said:
-            print(line, file=sys.stderr)
-        rows = []
-        for row in data.table:
-            found = self.scales.get(title_of(row["path"])) if row["path"] else None
-            rows.append(
-                row | dict(zip(scales.PIXELS, (found and found.pixel) or ("", ""), strict=True))
-            )
-        return replace(data, table=tuple(rows))
+        """Return the data with the size of the pixels of each slide in its table; print lines about odd ones."""
+        scales.say(self.scales, self.run)
+        return replace(data, table=scales.with_pixels(data.table, self.scales, title_of))
 
     def placed_on(self, bag: sources.Bag) -> splits.Placed | None:
         """Return a function that opens the slide of a bag of `tiles`, and its tiles; None for other bags."""
@@ -447,11 +346,6 @@ def open_rows(
 ) -> tuple[list[Any], list[Any], list[tuple[str, str]]]:
     """Return `(items, labels, failed)`; `failed` lists `(name, reason)` of slides that cannot be used.
 
-    Args:
-        rows: Rows of the slides.
-        opener: Function from a path to an item.
-        flag: Flag that names the folder of the files.
-
     Raises:
         SourceError: No slide can be used.
     """
@@ -465,130 +359,45 @@ def open_rows(
             labels.append(row["label"])
         except UNREADABLE as error:
             text = messages.in_flags(error, "train")
-            reason = one_line(text).removeprefix(f"{row['place']}: ")
-            failed.append((row["slide_id"], f"{row['place']}: {reason}"))
+            reason = one_line(text).removeprefix(f"{row.place}: ")
+            failed.append((row["slide_id"], f"{row.place}: {reason}"))
     if not items:
         raise splits.none_usable("slides", rows[0]["split"], failed)
     return items, labels, failed
 
 
-def _check_unique(rows: Sequence[Row], table: Path) -> None:
-    """Check that every slide has one row.
-
-    Raises:
-        SourceError: A slide has two rows.
-    """
-    places: dict[str, str] = {}
-    for row in rows:
-        place = row["place"].removeprefix(f"{table}: ")
-        first = places.setdefault(row["slide_id"], place)
-        if first != place:
-            raise SourceError(
-                f"{table}: slide {row['slide_id']} is in {first} and {place}. Remove one."
-            )
-
-
-class _Files:
-    """Slides of a folder and its subfolders by name, without results; listed on first use."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @cached_property
-    def names(self) -> Names[str]:
-        """The slides by name."""
-        return names.files(slide_folders.slides_below(self.folder), self.folder)
-
-    def match(self, slide: str) -> Match[Path] | None:
-        """Return the file of a slide and how its name was matched, or None.
-
-        Raises:
-            SourceError: There are two.
-        """
-        found = self.names.match(slide)
-        if found and len(found.things) > 1:
-            first, second = found.things[:2]
-            raise SourceError(
-                f"{first} and {second} are both named '{slide}'. Use --slides to name the folder of the slides, "
-                "or add a column path to the table."
-            )
-        return found and Match(found.how, [*map(Path, found.things)])
-
-
-def with_splits(rows: list[Row], settings: TableSettings) -> list[Row]:
-    """Return the rows with their split; slides that a file of splits does not name are dropped.
-
-    Splits that are drawn depend on the table alone, not on which files are there: a run that is resumed when a missing
-    file was added must not test on slides that it was trained on.
+def with_splits(table: Table, settings: TableSettings) -> Table:
+    """Return the table with the split of each slide, or of those that a file of splits names.
 
     In an evaluation, slides of the run keep their split; others are for testing, unless their column says otherwise
     and `--eval-split all` does not.
-
-    Args:
-        rows: Rows with `slide_id`, `label` and `path`, and optional `split` and `case_id`.
-        settings: Settings of the run.
     """
     if settings.test_only:
-        return _evaluated(rows, Path(settings.test_only), settings.eval_split)
-    if settings.splits:
-        rows = _rows_of_splits(rows, Path(settings.splits))
-        splits.check_cases(rows)
-        return rows
-    if settings.group and not settings.folds:
-        raise paths.FlagError(f"--group {settings.group}: needs --folds. Add it.")
-    if settings.folds:
-        fold = settings.fold or 0
-        return fold_rows(rows, settings.folds, fold, settings.seed, settings.group)
-    if "split" in rows[0]:
-        splits.check_cases(rows)
-        return rows
-    return splits.split_rows(rows, settings.shares, settings.seed)
+        return _evaluated(table, Path(settings.test_only), settings.eval_split)
+    return splitting.with_splits(table, settings)
 
 
-def _rows_of_splits(rows: Sequence[Row], path: Path) -> list[Row]:
-    """Return the rows that a file of splits names, with their split, and say which it does not name.
-
-    Raises:
-        SourceError: It names none of them, or one in two splits.
-    """
-    slides = [row["slide_id"] for row in rows]
-    split_of_slide = side_tables.assigned(
-        path, splits.read_clam_splits(path), Names((name, name) for name in slides)
-    )
-    if not split_of_slide:
-        raise SourceError(
-            f"{path}: names none of the {len(rows)} slides of the table, such as {slides[0]}. Check --splits."
-        )
-    if left := [name for name in slides if name not in split_of_slide]:
-        verb = "has no split and is" if len(left) == 1 else "have no split and are"
-        line = f"{path}: {len(left)} of {counted(len(rows), 'slide')} {verb} left out, such as {left[0]}"
-        print(line, file=sys.stderr)
-    return [
-        row | {"split": split_of_slide[row["slide_id"]]}
-        for row in rows
-        if row["slide_id"] in split_of_slide
-    ]
-
-
-def _evaluated(rows: Sequence[Row], run: Path, eval_split: str) -> list[Row]:
+def _evaluated(table: Table, run: Path, eval_split: str) -> Table:
     """Return the rows with their split in an evaluation, and say which have the names of slides of training."""
-    table = run / TABLE
-    of_run = splits.read_table(table, ("slide_id", "split")) if table.exists() else []
-    split_of_path = {Path(row["path"]): row["split"] for row in of_run if row["path"]}
+    if "split" in table.columns:
+        table.check_splits()
+    file = run / TABLE
+    of_run = run_folder.read_rows(file)
+    split_of_path = {Path(row["path"]): row["split"] for row in of_run if row.get("path")}
     all_are_tested = {"split": "test"} if eval_split == "all" else {}
     found = []
-    for row in rows:
+    for row in table.rows:
         path = row["path"] and row["path"].resolve()
         known = {"split": split_of_path[path]} if path in split_of_path else {}
-        found.append({"split": "test"} | row | all_are_tested | known)
-    learned = [row for row in of_run if row["split"] != "test"]
-    names_of_run = Names((row["slide_id"], row) for row in learned)
+        found.append(Row({"split": "test"}, row.place) | row | all_are_tested | known)
+    learned = [row for row in of_run if run_folder.column(file, row, "split") != "test"]
+    names_of_run = Names((run_folder.column(file, row, SLIDE), row) for row in learned)
     others = [row for row in found if row["split"] == "test" and row["path"]]
-    seen = [row["slide_id"] for row in others if names_of_run.match(row["slide_id"])]
+    seen = [row[SLIDE] for row in others if names_of_run.match(row[SLIDE])]
     if seen:
         print(
             f"warning: {len(seen)} of {counted(len(others), 'slide')} to test on, such as {seen[0]}, have the name of "
             f"a slide that {run} learned from, at another path",
             file=sys.stderr,
         )
-    return found
+    return table.with_rows(found)

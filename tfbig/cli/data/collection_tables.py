@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tfbig import SourceError
 from tfbig.cli.data.feature_folders import FeatureFiles
-from tfbig.cli.data.splits import SPLITS
-from tfbig.errors import reason_of
-from tfbig.sources import csv_table
+from tfbig.sources.table import SPLITS, Row
+from tfbig.sources.table import Table as CsvTable
 
 MANY = 10
 """Number of entries from which on missing files are counted instead of named."""
@@ -96,32 +93,15 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
 
-def read_rows(path: Path, columns: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Return the rows of a CSV or TSV file.
-
-    Args:
-        path: Path of the file.
-        columns: Names that each column may have in the file, by the name that it has in the result.
+def read_rows(path: Path, columns: Mapping[str, Sequence[str]]) -> list[Row]:
+    """Return the rows of a CSV or TSV file; `columns` are the names that each may have, by its name in the result.
 
     Raises:
         SourceError: The file cannot be read, has no rows, or lacks a column.
     """
-    wanted = ", ".join(" or ".join(names) for names in columns.values())
-    try:
-        rows = csv_table.read_rows(path)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or reason_of(error)
-        raise SourceError(
-            f"{path}: cannot be read ({reason}); expected a table with columns {wanted}."
-        ) from error
-    if not rows:
-        raise SourceError(f"{path}: has no rows; expected a table with columns {wanted}.")
-    present = {key: next((n for n in names if n in rows[0]), "") for key, names in columns.items()}
-    if lacking := [" or ".join(columns[key]) for key, name in present.items() if not name]:
-        raise SourceError(
-            f"{path}: line 1: has no column {lacking[0]}; expected a table with columns {wanted}."
-        )
-    return [{key: (row[name] or "").strip() for key, name in present.items()} for row in rows]
+    table = CsvTable.read(path, either=[*columns.values()], flag="")
+    present = {k: next(n for n in names if n in table.columns) for k, names in columns.items()}
+    return [Row({key: row[name] for key, name in present.items()}, row.place) for row in table.rows]
 
 
 def with_features(table: Table, folder: Path) -> tuple[Table, list[str]]:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tfbig import SourceError
-from tfbig.sources import names
-from tfbig.sources.names import Match, Names
+from tfbig.cli.data.slide_folders import SlideFiles
 
 TABLE: Final = "features.csv"
 """Table that `tfbig features` writes."""
@@ -22,38 +21,36 @@ OF_SLIDES: Final = "slide_features_"
 """Start of the names of the folders in which TRIDENT keeps one vector for each slide."""
 
 
-class FeatureFiles:
+class FeatureFiles(SlideFiles):
     """Files of features of a folder and its subfolders by the name of their slide; listed on first use.
 
-    Args:
-        folder: A folder such as `features_uni_v1` of TRIDENT, that with `h5_files` and `pt_files` of CLAM, or one of
-            STAMP.
+    The folder is one such as `features_uni_v1` of TRIDENT, that with `h5_files` and `pt_files` of CLAM, or one of
+    STAMP.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    FLAG = "--features"
+    ANYWHERE = True
 
     @cached_property
     def paths(self) -> list[Path]:
         """The files."""
         return [path for path in sorted(self.folder.rglob("*")) if self._has_features(path)]
 
-    @cached_property
-    def names(self) -> Names[str]:
-        """The files by name."""
-        return names.files(self.paths, self.folder, anywhere=True)
-
-    def match(self, slide: str) -> Match[Path] | None:
-        """Return the file of a slide and how its name was matched, or None.
-
-        Args:
-            slide: Name of the slide, or of its file.
+    def only(self, paths: list[Path], slide: str) -> Path:
+        """Return the one file among those of a slide: of the same features in two formats, that with coordinates.
 
         Raises:
-            SourceError: There are two.
+            SourceError: They are files of several encoders.
         """
-        found = self.names.match(slide)
-        return found and Match(found.how, [_only([*map(Path, found.things)], slide)])
+        places = {p.parent.parent if p.parent.name in KINDS else p.parent for p in paths}
+        by_kind = sorted(paths, key=lambda path: SUFFIXES.index(path.suffix.lower()))
+        best = [path for path in by_kind if path.suffix == by_kind[0].suffix]
+        if len(places) > 1 or len(best) > 1:
+            raise SourceError(
+                f"{paths[0]} and {paths[1]} are both features of '{slide}'. Name the folder of one encoder with "
+                "--features."
+            )
+        return best[0]
 
     def _has_features(self, path: Path) -> bool:
         """Return whether a file can hold features; results and files that are being written are left out."""
@@ -62,19 +59,3 @@ class FeatureFiles:
             part.startswith((".", OF_SLIDES)) or part == NO_FEATURES for part in (*folders, name)
         )
         return path.suffix.lower() in SUFFIXES and not left_out and path.is_file()
-
-
-def _only(paths: list[Path], slide: str) -> Path:
-    """Return the one file among those of a slide: of the same features in two formats, that with coordinates.
-
-    Raises:
-        SourceError: They are files of several encoders.
-    """
-    places = {path.parent.parent if path.parent.name in KINDS else path.parent for path in paths}
-    by_kind = sorted(paths, key=lambda path: SUFFIXES.index(path.suffix.lower()))
-    best = [path for path in by_kind if path.suffix == by_kind[0].suffix]
-    if len(places) > 1 or len(best) > 1:
-        raise SourceError(
-            f"{paths[0]} and {paths[1]} are both features of '{slide}'. Name the folder of one encoder with --features."
-        )
-    return best[0]

@@ -11,6 +11,7 @@ from tfbig.cli.data.feature_folders import TABLE
 from tfbig.results import run_folder
 from tfbig.sources.bags import feature_files
 from tfbig.sources.names import title_of
+from tfbig.sources.table import Row
 from tfbig.system.output_folder import file_in
 from tfbig.units import counted
 
@@ -66,7 +67,7 @@ class FeatureTable:
             path: Path of the slide.
         """
         file, name = self.file(path), title_of(path)
-        given = self._given.get(name, {})
+        given = self._given.get(name, Row({}))
         written = feature_files.read_written(file)
         seconds = float(written.attributes.get("seconds", 0.0))
         row = {

@@ -10,24 +10,22 @@ from typing import Any
 import numpy as np
 
 from tfbig.cli.data import splits
-from tfbig.cli.data.splits import Row
 from tfbig.errors import SourceError
+from tfbig.sources.table import Cells, Row, cases_of
 
 
 def fold_rows(
-    rows: Sequence[Row], folds: int, fold: int, seed: int = 0, group: str | None = None
-) -> list[Row]:
+    rows: Sequence[dict[str, Any]],
+    folds: int,
+    fold: int,
+    seed: int = 0,
+    group: str | None = None,
+) -> list[Any]:
     """Return the rows with a `split` of k-fold cross-validation: fold `fold` is for testing, the next for validation.
 
-    Every case is tested in one fold. Strata are spread evenly, up to one case; with groups as evenly as they allow, by
-    scikit-learn's `StratifiedGroupKFold`, which keeps all cases of a group in one fold.
-
-    Args:
-        rows: Rows as in `splits.split_rows`.
-        folds: Number of folds, 3 or more.
-        fold: Index of the test fold, 0 to `folds` - 1.
-        seed: Random seed; same seed, same folds.
-        group: Column with the group of each row, or None.
+    Every case is tested in one fold, and the same seed makes the same folds. Strata are spread evenly, up to one case;
+    with groups as evenly as they allow, by scikit-learn's `StratifiedGroupKFold`, which keeps all cases of a group in
+    one fold.
 
     Raises:
         SourceError: There are fewer than 3 folds, no such fold, fewer cases or groups than folds, a case of two groups,
@@ -44,12 +42,12 @@ def fold_rows(
     _check_strata(rows, fold_of_case, folds)
     names = {fold: "test", (fold + 1) % folds: "val"}
     return [
-        {**row, "split": names.get(fold_of_case[case], "train")}
-        for row, case in zip(rows, splits.cases_of(rows), strict=True)
+        row | {"split": names.get(fold_of_case[case], "train")}
+        for row, case in zip(rows, cases_of(rows), strict=True)
     ]
 
 
-def _by_case(rows: Sequence[Row], folds: int, seed: int) -> dict[str, int]:
+def _by_case(rows: Sequence[Cells], folds: int, seed: int) -> dict[str, int]:
     """Return the fold of each case, dealt out in turn within each stratum.
 
     Raises:
@@ -67,7 +65,7 @@ def _by_case(rows: Sequence[Row], folds: int, seed: int) -> dict[str, int]:
     return fold_of_case
 
 
-def _by_group(rows: Sequence[Row], folds: int, seed: int, group: str) -> dict[str, int]:
+def _by_group(rows: Sequence[Cells], folds: int, seed: int, group: str) -> dict[str, int]:
     """Return the fold of each case, the same for all cases of a group.
 
     Raises:
@@ -93,15 +91,15 @@ def _by_group(rows: Sequence[Row], folds: int, seed: int, group: str) -> dict[st
     return {cases[place]: n for n, places in enumerate(tested) for place in places}
 
 
-def _groups(rows: Sequence[Row], group: str) -> dict[str, str]:
+def _groups(rows: Sequence[Cells], group: str) -> dict[str, str]:
     """Return the group of each case.
 
     Raises:
         SourceError: A row has none, or a case has two.
     """
     found: dict[str, str] = {}
-    for row, case in zip(rows, splits.cases_of(rows), strict=True):
-        place = row.get("place", "the table")
+    for row, case in zip(rows, cases_of(rows), strict=True):
+        place = row.place if isinstance(row, Row) else "the table"
         value = (row.get(group) or "").strip()
         if not value:
             raise SourceError(
@@ -116,7 +114,7 @@ def _groups(rows: Sequence[Row], group: str) -> dict[str, str]:
     return found
 
 
-def _check_strata(rows: Sequence[Row], fold_of_case: Mapping[str, int], folds: int) -> None:
+def _check_strata(rows: Sequence[Cells], fold_of_case: Mapping[str, int], folds: int) -> None:
     """Check that the cases of each fold are of more than one stratum, if those of the table are.
 
     Raises:

@@ -15,15 +15,16 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfbig import SourceError, sources
-from tfbig.cli.data import class_folders, cohort, drawn_splits, splits, stain, target_columns
+from tfbig.cli.data import class_folders, cohort, splits, splitting, stain, target_columns
 from tfbig.cli.data.background import Masking
-from tfbig.cli.data.splits import SPLITS, Data, Row
+from tfbig.cli.data.splits import Data
 from tfbig.cli.settings.tasks import ImageSettings
 from tfbig.data import epochs
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.datasets.digits import drawn_digits, read_digits
 from tfbig.datasets.ultramnist import ultramnist
 from tfbig.sources import a3
+from tfbig.sources.table import SPLITS, Row
 from tfbig.system import callbacks
 
 SIGNALS = [f"{kind}_{axis}" for kind in ("total_acc", "body_acc", "body_gyro") for axis in "xyz"]
@@ -273,29 +274,18 @@ def single_digits(settings: ImageSettings, count: int) -> ImageSet:
 
 def _folder(settings: ImageSettings) -> Data:
     """Read `images.csv`: columns `image` (a path in the folder), those of the target, and `split` or `patient`."""
-    folder = Path(_data_folder(settings))
-    table, columns = folder / "images.csv", target_columns.of(settings)
-    rows = splits.read_table(table, ("image", *columns.names))
-    if settings.confine:
-        splits.check_inside((folder / row["image"] for row in rows), (folder,))
-    found = columns.labelled(rows, table, "image")
-    rows = drawn_splits.with_splits(found.rows, settings)
+    found = target_columns.read(Path(_data_folder(settings)) / "images.csv", "image", settings)
 
     def opened(split: str) -> ImageSet:
-        chosen = splits.of_split(rows, split, table)
-        paths = [folder / row["image"] for row in chosen]
-        return _open_images(paths, [row["label"] for row in chosen], settings, split)
+        return _open_images(found.table.of_split(split), settings)
 
-    decided = {"classes": len(found.classes)} if columns.whole else {}
-    return Data.opened(
-        opened, found.classes, bool(settings.test_only), cases=found.cases, decided=decided
-    )
+    return found.data(opened, bool(settings.test_only))
 
 
 def _slides(settings: ImageSettings) -> Data:
     """Open whole slides at one resolution; slides that cannot be read are skipped."""
-    slides = cohort.read(settings, target_columns.of(settings))
-    opener, masking = cohort.Opener(settings, slides.rows), Masking.of(settings)
+    slides = cohort.read(settings)
+    opener, masking = cohort.Opener(settings, slides.table.rows), Masking.of(settings)
 
     def image(path: Path) -> Any:
         whole: sources.Source = opener.image(path)
@@ -314,13 +304,11 @@ def _slides(settings: ImageSettings) -> Data:
 def _pictures(settings: ImageSettings) -> Data:
     """Read images in a folder for each class."""
     folder = Path(_data_folder(settings))
-    rows, names = class_folders.read(folder, settings.seed, settings.class_names)
-    rows = drawn_splits.with_splits(rows, settings)
+    images, names = class_folders.read(folder, settings.seed, settings.class_names)
+    table = splitting.with_splits(images, settings, "image")
 
     def opened(split: str) -> ImageSet:
-        chosen = splits.of_split(rows, split, folder)
-        paths, labels = [row["image"] for row in chosen], [row["label"] for row in chosen]
-        return _open_images(paths, labels, settings, split)
+        return _open_images(table.of_split(split), settings)
 
     return Data.opened(opened, names, bool(settings.test_only))
 
@@ -370,23 +358,21 @@ def _series(series: npt.NDArray[Any], labels: npt.NDArray[Any]) -> ImageSet:
     return ImageSet(tuple(sources.ArrayBag(one) for one in series), labels)
 
 
-def _open_images(
-    paths: Sequence[Path], labels: Sequence[Any], settings: ImageSettings, split: str
-) -> ImageSet:
+def _open_images(rows: Sequence[Row], settings: ImageSettings) -> ImageSet:
     """Open the images of a split that can be used, in RGB; the others are listed with the reason."""
     images: list[Any] = []
     used: list[Any] = []
     failed: list[tuple[str, str]] = []
-    for path, label in zip(paths, labels, strict=True):
+    for row in rows:
         try:
-            image = _scaled(sources.RGB(sources.OnDisk(path, settings.level)), settings)
+            image = _scaled(sources.RGB(sources.OnDisk(row["path"], settings.level)), settings)
         except SourceError as error:
-            failed.append((str(path), str(error)))
+            failed.append((str(row["path"]), str(error)))
             continue
         images.append(image)
-        used.append(label)
+        used.append(row["label"])
     if not images:
-        raise splits.none_usable("images", split, failed)
+        raise splits.none_usable("images", rows[0]["split"], failed)
     return ImageSet(tuple(images), np.array(used), tuple(failed))
 
 

@@ -13,9 +13,10 @@ from typing import Any, Final
 import numpy as np
 
 from tfbig import sources
-from tfbig.cli.data import slide_folders, splits
+from tfbig.cli.data import slide_folders
 from tfbig.errors import SourceError, SourceWarning, TfbigError, one_line
 from tfbig.sources import names
+from tfbig.sources.table import Row, Table
 from tfbig.sources.volumes.opening import is_volume
 from tfbig.units import counted
 
@@ -24,8 +25,7 @@ SAMPLED: Final = 2**20
 LABELS: Final = ("mask", "label")
 """Columns of images whose samples are numbers of classes."""
 NAME: Final = "slide_id"
-PLACE: Final = "place"
-"""Column of names of slides, and what tells the line of a row in errors."""
+"""Column of names of slides."""
 FOLDERS: Final = ("bag", "image", "path")
 """Beginnings of columns whose cells may name a folder, of tiles or of a series of planes."""
 TABLES: Final = ("slides.csv", "images.csv", "scenes.csv", "volumes.csv", "bags.csv")
@@ -125,22 +125,24 @@ def _items(data: Path, found: Findings) -> Iterator[Item]:
         yield from (Item(path) for path in files)
         yield from (Item(path, "mask") for path in masks.values() if path not in files)
         return
-    rows = splits.read_table(table, ())
-    _say_rows(rows, found)
-    yield from _files_of_rows(rows, table, found)
+    read = Table.read(table)
+    _say_rows(read, found)
+    yield from _files_of_rows(read, found)
 
 
-def _files_of_rows(rows: Sequence[splits.Row], table: Path, found: Findings) -> Iterator[Item]:
-    """Yield the files that the columns of a table name, and say which are missing."""
-    there = names.files(slide_folders.slides_below(table.parent), table.parent)
-    by_path = "path" in rows[0]  # and not by the name
+def _files_of_rows(table: Table, found: Findings) -> Iterator[Item]:
+    """Yield the files that the columns of a table name, and say which are missing or may be two."""
+    there = names.files(slide_folders.slides_below(table.folder), table.folder)
     images, have_labels = list[Path](), False
-    for column in rows[0]:
-        if column == PLACE or (by_path and column == NAME):
+    for column in table.columns:
+        if "path" in table.columns and column == NAME:  # slides are found by their path
             continue
-        placed: list[tuple[splits.Row, Path | None]] = [
-            (row, _file_of(row[column], column, table.parent, there)) for row in rows if row[column]
-        ]
+        placed: list[tuple[Row, Path | None]] = []
+        for row in (row for row in table.rows if row[column]):
+            files = _files_of(row[column], column, table, there)
+            if len(files) > 1:
+                found.faults.append(f"{row.place}: {row[column]} may be {files[0]} or {files[1]}")
+            placed.append((row, files[0] if files else None))
         if not any(path for _, path in placed):
             continue
         if column in LABELS:
@@ -158,21 +160,23 @@ def _files_of_rows(rows: Sequence[splits.Row], table: Path, found: Findings) -> 
         yield from (Item(path, LABELS[0]) for path in masks.values())
 
 
-def _file_of(name: str, column: str, folder: Path, there: names.Names[str]) -> Path | None:
-    """Return the file that a cell names, by its path or as a slide by its name; None if there is none."""
+def _files_of(name: str, column: str, table: Table, there: names.Names[str]) -> list[Path]:
+    """Return the files that a cell may name, by its path or as a slide by its name."""
     may_be_folder = column.startswith(FOLDERS)
-    for path in (folder / name, Path(name)):
-        if path.is_file() or (path.is_dir() and (may_be_folder or path.suffix)):
-            return path
-    match = there.match(name) if column == NAME else None
-    return Path(match.things[0]) if match and len(match.things) == 1 else None
+    found = [
+        path
+        for path in table.places(name)
+        if path.is_file() or (path.is_dir() and (may_be_folder or path.suffix))
+    ]
+    match = there.match(name) if column == NAME and not found else None
+    return [Path(match.things[0])] if match and len(match.things) == 1 else found
 
 
-def _say_rows(rows: Sequence[splits.Row], found: Findings) -> None:
+def _say_rows(table: Table, found: Findings) -> None:
     """Say how many rows are in each split, of which classes, and which cases are in several splits."""
-    columns = ", ".join(column for column in rows[0] if column != PLACE)
-    found.facts.append(f"table: {counted(len(rows), 'row')}, columns {columns}")
-    if "split" in rows[0]:
+    rows = table.rows
+    found.facts.append(f"table: {counted(len(rows), 'row')}, columns {', '.join(table.columns)}")
+    if "split" in table.columns:
         for split, number in Counter(row["split"] or "no split" for row in rows).items():
             own = Counter(
                 row.get("label", "") for row in rows if (row["split"] or "no split") == split
@@ -183,7 +187,8 @@ def _say_rows(rows: Sequence[splits.Row], found: Findings) -> None:
                 f"{split}: {counted(number, 'row')}{f' ({classes})' if short else ''}"
             )
         try:
-            splits.check_cases(rows)
+            table.check_splits()
+            table.check_cases()
         except SourceError as error:
             found.faults.append(str(error))
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,13 @@ from scipy import ndimage
 from tfbig import sources
 from tfbig.cli.data import dense_items, masked_images
 from tfbig.cli.data.masked_images import MaskedSet
-from tfbig.cli.data.splits import Data, Row
+from tfbig.cli.data.splits import Data
 from tfbig.cli.settings.instance_settings import InstanceSettings
 from tfbig.cli.settings.value_types import crop_size
 from tfbig.data import epochs
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.errors import SourceError
+from tfbig.sources.table import Row
 from tfbig.units import counted
 
 Pixels = npt.NDArray[np.uint8]
@@ -187,16 +187,16 @@ def _scaled(maps: Pixels) -> npt.NDArray[np.float32]:
     return np.ascontiguousarray(maps, np.float32) / np.float32(255)
 
 
-def _open(folder: Path, row: Row, settings: InstanceSettings) -> InstanceImage:
+def _open(row: Row, settings: InstanceSettings) -> InstanceImage:
     """Open an image and its instances.
 
     Raises:
         SourceError: One cannot be opened, they differ in size, the image has not 8 bits, or instances have no numbers
             of their own.
     """
-    low_high = settings.percentiles
+    (image_file, mask_file), low_high = row["files"], settings.percentiles
     image = sources.OnDisk(
-        folder / row["image"],
+        image_file,
         channels=settings.channels,
         z=settings.z,
         percentiles=None if low_high is None else (low_high[0], low_high[1]),
@@ -205,7 +205,7 @@ def _open(folder: Path, row: Row, settings: InstanceSettings) -> InstanceImage:
         raise SourceError(
             f"{image.name}: has samples of {image.dtype}; expected 8 bits (uint8). Use --percentiles 1 99.8."
         )
-    labels = sources.OnDisk(folder / row["mask"], reader=sources.LABELS)
+    labels = sources.OnDisk(mask_file, reader=sources.LABELS)
     if labels.shape != (*image.shape[:2], 1) or labels.dtype.kind not in "ui":
         raise SourceError(
             f"{labels.name}: is {labels.shape[0]} x {labels.shape[1]} pixels of {counted(labels.shape[2], 'channel')} "

@@ -11,15 +11,16 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from tfbig import sources
-from tfbig.cli.data import drawn_splits, slide_folders, splits
+from tfbig.cli.data import slide_folders, splits, splitting
 from tfbig.cli.data.dense_items import Items
 from tfbig.cli.data.slides_and_masks import MaskSource
-from tfbig.cli.data.splits import SPLITS, Data, Row
+from tfbig.cli.data.splits import Data
 from tfbig.cli.settings.instance_settings import InstanceSettings
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
 from tfbig.data import epochs
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.errors import SourceError
+from tfbig.sources.table import SPLITS, Row, Table
 from tfbig.units import counted
 
 MaskedSettings: TypeAlias = PatchGDSegmentationSettings | InstanceSettings
@@ -66,30 +67,28 @@ class MaskedSet:
     failed: tuple[tuple[str, str], ...] = ()
 
 
-def load(settings: MaskedSettings, open_row: Callable[[Path, Row, Any], Any] | None = None) -> Data:
+def load(settings: MaskedSettings, open_row: Callable[[Row, Any], Any] | None = None) -> Data:
     """Return the images of `--data` by split; in an evaluation those for testing alone.
 
     Args:
         settings: Settings of the run.
-        open_row: Function from a folder, a row and the settings to an image and its mask; by default a `MaskedImage`.
+        open_row: Function from a row, with the paths of both as `files`, and the settings to an image and its mask; by
+            default a `MaskedImage`.
 
     Raises:
         SourceError: There is no folder, the table is wrong, or a split has no image that can be used.
     """
     if settings.data is None:
         raise SourceError("--data FOLDER is missing: the folder of the images and their masks.")
-    folder = Path(settings.data)
-    rows = drawn_splits.with_splits([{"label": "0"} | row for row in _rows(folder)], settings)
+    table = splitting.with_splits(_table(Path(settings.data)), settings, "image")
     if settings.confine:
-        splits.check_inside(
-            (folder / row[key] for row in rows for key in ("image", "mask")), (folder,)
-        )
-    names = ("test",) if settings.test_only else SPLITS
-    parts = [splits.of_split(rows, split, folder / TABLE) for split in names]
-    sets = [_opened(folder, part, settings, open_row or _open) for part in parts]
+        table.check_inside(file for row in table.rows for file in row["files"])
+    parts = [table.of_split(s) for s in ((table.tested,) if settings.test_only else SPLITS)]
+    sets = [_opened(part, settings, open_row or _open) for part in parts]
     if settings.test_only:
         return Data.of(sets * 3, CLASSES)
-    saved = ({"image": row["image"], "mask": row["mask"], "split": row["split"]} for row in rows)
+    names = ("image", "mask", "split")
+    saved = ({name: row[name] for name in names} for row in table.rows)
     return Data.of(sets, CLASSES, table=tuple(saved))
 
 
@@ -156,10 +155,18 @@ def _item(padded: Sequence[MaskedImage], number: int, drawn: Any) -> tuple[str, 
     return padded[number].image.handle, padded[number].labels.handle
 
 
-def _rows(folder: Path) -> list[Row]:
-    """Return the rows of the table, or of the images that have a mask; those without one are counted."""
-    if (folder / TABLE).exists():
-        return splits.read_table(folder / TABLE, ("image", "mask"))
+def _table(folder: Path) -> Table:
+    """Return the table of a folder, with the paths of image and mask as `files`."""
+    if not (folder / TABLE).exists():
+        return Table.of(folder / TABLE, _rows_of_folder(folder))
+    table = Table.read(folder / TABLE, ("image", "mask"))
+    return table.with_rows(
+        row | {"files": (table.file(row["image"]), table.file(row["mask"]))} for row in table.rows
+    )
+
+
+def _rows_of_folder(folder: Path) -> list[dict[str, Any]]:
+    """Return the images of a folder that have a mask; those without one are counted."""
     files = slide_folders.without_masks(slide_folders.files_in(folder, sources.SLIDE_SUFFIXES))
     masks = slide_folders.masks_of(files, sources.SLIDE_SUFFIXES)
     if not masks:
@@ -171,15 +178,13 @@ def _rows(folder: Path) -> list[Row]:
         print(f"{folder}: images without a mask are left out: {len(without)}, such as {without[0]}")
     slide_folders.say_unused_masks(files, {*masks.values()}, sources.SLIDE_SUFFIXES)
     return [
-        {"image": file.name, "mask": str(mask.relative_to(folder))} for file, mask in masks.items()
+        {"image": file.name, "mask": str(mask.relative_to(folder)), "files": (file, mask)}
+        for file, mask in masks.items()
     ]
 
 
 def _opened(
-    folder: Path,
-    rows: Sequence[Row],
-    settings: MaskedSettings,
-    open_row: Callable[[Path, Row, Any], Any],
+    rows: Sequence[Row], settings: MaskedSettings, open_row: Callable[[Row, Any], Any]
 ) -> MaskedSet:
     """Open the images that can be used.
 
@@ -189,7 +194,7 @@ def _opened(
     images, failed = [], []
     for row in rows:
         try:
-            images.append(open_row(folder, row, settings))
+            images.append(open_row(row, settings))
         except SourceError as error:
             failed.append((row["image"], str(error)))
     if not images:
@@ -197,14 +202,15 @@ def _opened(
     return MaskedSet(tuple(images), tuple(failed))
 
 
-def _open(folder: Path, row: Row, settings: PatchGDSegmentationSettings) -> MaskedImage:
+def _open(row: Row, settings: PatchGDSegmentationSettings) -> MaskedImage:
     """Open an image and its mask, both `downscale` times smaller.
 
     Raises:
         SourceError: One cannot be opened, or they differ in size.
     """
-    image = sources.RGB(sources.OnDisk(folder / row["image"]))
-    mask = sources.OnDisk(folder / row["mask"], reader=sources.LABELS)
+    image_file, mask_file = row["files"]
+    image = sources.RGB(sources.OnDisk(image_file))
+    mask = sources.OnDisk(mask_file, reader=sources.LABELS)
     if mask.shape != (*image.shape[:2], 1):
         raise SourceError(
             f"{mask.name}: is {mask.shape[0]} x {mask.shape[1]} pixels of {counted(mask.shape[2], 'channel')}; "

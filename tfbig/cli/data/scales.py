@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tfbig.errors import SourceError
 from tfbig.results import run_folder
@@ -12,7 +13,7 @@ from tfbig.sources.resolution import Mpp, doubts
 from tfbig.sources.slides.slide import Slide
 from tfbig.units import counted
 
-TABLE, PIXELS = "slides.csv", ("mpp_rows", "mpp_columns")
+TABLE, PIXELS = run_folder.SLIDES, ("mpp_rows", "mpp_columns")
 """Table of the slides of a run, and its columns of the sizes of pixels."""
 SAME = 1.05
 """Largest ratio of two sizes of pixels that need no word: slides of one scanner differ by a few percent."""
@@ -21,7 +22,7 @@ SAME = 1.05
 class Scale(NamedTuple):
     """What is to be said about the pixels of a slide.
 
-    Args:
+    Attributes:
         pixel: Micrometres along rows and columns of a pixel as it is read, or None if unknown.
         doubts: What is odd about what the file says, by the kind of it.
     """
@@ -31,21 +32,12 @@ class Scale(NamedTuple):
 
 
 def scale_of(slide: Slide | None, pixel: Mpp | None) -> Scale:
-    """Return what is to be said about the pixels of a slide.
-
-    Args:
-        slide: The slide, or None of what is no slide.
-        pixel: Micrometres along rows and columns of a pixel as it is read, or None if unknown.
-    """
+    """Return what is to be said about the pixels of a slide."""
     return Scale(pixel, {} if slide is None else doubts(slide.mpp, slide.magnification))
 
 
 def lines(scales: Mapping[str, Scale]) -> list[str]:
-    """Return a line for each kind of doubt, and one if slides are read at different sizes of pixels.
-
-    Args:
-        scales: What is to be said about each slide, by its name.
-    """
+    """Return a line for each kind of doubt, and one if slides are read at different sizes of pixels."""
     by_kind: dict[str, list[str]] = {}
     for name, scale in scales.items():
         for kind, text in scale.doubts.items():
@@ -78,22 +70,12 @@ def _differences(pixels: Mapping[str, Mpp | None]) -> list[str]:
 
 
 def differ(first: Mpp, second: Mpp) -> bool:
-    """Return whether two sizes of pixels differ by more than those of one scanner.
-
-    Args:
-        first: Micrometres along rows and columns.
-        second: Micrometres along rows and columns.
-    """
+    """Return whether two sizes of pixels differ by more than those of one scanner."""
     return any(max(a / b, b / a) > SAME for a, b in zip(first, second, strict=True))
 
 
 def against_run(pixels: Mapping[str, Mpp | None], trained: Iterable[Mpp]) -> list[str]:
-    """Return a line if slides are read at another size of pixels than those that a run was trained on.
-
-    Args:
-        pixels: Size of the pixels of each slide as it is read, by its name.
-        trained: Sizes of pixels that the run was trained on.
-    """
+    """Return a line if slides are read at another size of pixels than those that a run was trained on."""
     of_run = sorted(trained)
     others = {
         name: pixel
@@ -109,6 +91,27 @@ def against_run(pixels: Mapping[str, Mpp | None], trained: Iterable[Mpp]) -> lis
         f"{counted(len(pixels), 'slide')}, such as {name} at {_in_um(pixel)}, trained on {sizes}; results may be "
         "wrong. Use --mpp."
     ]
+
+
+def say(scales: Mapping[str, Scale], run: str | None) -> None:
+    """Print what is odd about the pixels of slides, and in an evaluation how they differ from those of the run."""
+    said = lines(scales)
+    if run:
+        pixels = {name: scale.pixel for name, scale in scales.items()}
+        said += against_run(pixels, trained_pixels(run))
+    for line in said:
+        print(line, file=sys.stderr)
+
+
+def with_pixels(
+    rows: Sequence[dict[str, Any]], scales: Mapping[str, Scale], name_of: Callable[[Path], str]
+) -> tuple[dict[str, Any], ...]:
+    """Return the rows of slides with the size of the pixels of each, by the name of its path."""
+    found = (scales.get(name_of(Path(row["path"]))) if row["path"] else None for row in rows)
+    sizes = ((scale and scale.pixel) or ("", "") for scale in found)
+    return tuple(
+        row | dict(zip(PIXELS, size, strict=True)) for row, size in zip(rows, sizes, strict=True)
+    )
 
 
 def _in_um(pixel: Mpp) -> str:

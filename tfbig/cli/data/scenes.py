@@ -12,8 +12,7 @@ import numpy as np
 
 from tfbig import SourceError, sources
 from tfbig.cli import scene_blocks
-from tfbig.cli.data import dense_items, splits
-from tfbig.cli.data.splits import SPLITS, Row
+from tfbig.cli.data import dense_items, splits, splitting
 from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.scene_settings import SceneSettings
 from tfbig.sources.names import title_of
@@ -30,8 +29,11 @@ from tfbig.sources.scenes.labels import (
 )
 from tfbig.sources.scenes.measured import FilledScene, sampled_moments
 from tfbig.sources.scenes.raster import RasterSource
+from tfbig.sources.table import SPLITS, Row, Table
 from tfbig.units import counted
 
+FILES = ("scene", "label")
+"""Columns of the table that name files."""
 BACKGROUND = "background"
 """Class of pixels outside all outlines."""
 OUTLINED = "label"
@@ -88,7 +90,7 @@ class SceneData:
     val: tuple[LabelledScene, ...]
     test: tuple[LabelledScene, ...]
     failed: tuple[tuple[str, str], ...] = ()
-    table: tuple[Row, ...] = ()
+    table: tuple[dict[str, Any], ...] = ()
     decided: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -109,40 +111,41 @@ def load(settings: SceneSettings) -> SceneData:
     """
     if settings.data is None:
         raise FlagError("--data TABLE is missing: a table *.csv with columns scene and label.")
-    table = Path(settings.data)
-    rows = _rows(table, settings)
+    table = _with_splits(Table.read(settings.data, FILES), settings)
+    rows = [row | {"files": [table.file(row[name]) for name in FILES]} for row in table.rows]
     opened: dict[str, tuple[RasterSource, Path]] = {}
     failed: list[tuple[str, str]] = []
     for row in rows:
         try:
-            opened[row["place"]] = _open_scene(row, table)
+            opened[row.place] = _open_scene(row)
         except SourceError as error:
             failed.append((row["scene"], str(error)))
     if settings.confine:
-        splits.check_inside(_files(opened.values()), (table.parent,))
-    usable = [row for row in rows if row["place"] in opened]
+        table.check_inside(_files(opened.values()))
+    usable = [row for row in rows if row.place in opened]
     settings, damaged = _decided_bands(
-        settings, usable, opened, _nothing_to_train_on(table, failed)
+        settings, usable, opened, _nothing_to_train_on(table.path, failed)
     )
-    failed += [(row["scene"], damaged[row["place"]]) for row in usable if row["place"] in damaged]
-    usable = [row for row in usable if row["place"] not in damaged]
+    failed += [(row["scene"], damaged[row.place]) for row in usable if row.place in damaged]
+    usable = [row for row in usable if row.place not in damaged]
     settings = _decided_classes(settings, usable, opened)
     by_split: dict[str, list[LabelledScene]] = {split: [] for split in SPLITS}
     labels: list[Path] = []
     for row in usable:
         try:
-            scene = _labelled(*opened[row["place"]], settings)
+            scene = _labelled(*opened[row.place], settings)
         except SourceError as error:
             failed.append((row["scene"], str(error)))
         else:
             by_split[row["split"]].append(scene)
-            labels.append(opened[row["place"]][1])
+            labels.append(opened[row.place][1])
     for split in () if settings.test_only else ("train", "val"):
         if not by_split[split]:
             reason = f" {failed[0][1]}" if failed else ""
-            raise SourceError(f"{table}: no scene of split '{split}' can be used.{reason}")
+            raise SourceError(f"{table.path}: no scene of split '{split}' can be used.{reason}")
     if not by_split["test"] and not by_split["val"]:
-        raise SourceError(f"{table}: no scene to evaluate on. {failed[0][1] if failed else ''}")
+        reason = f" {failed[0][1]}" if failed else ""
+        raise SourceError(f"{table.path}: no scene to evaluate on.{reason}")
     settings = _decided_values(settings, by_split["train"])
     train, val, test = (tuple(by_split[split]) for split in SPLITS)
     names = ("mean", "std", "class_names", "value_scale")
@@ -206,43 +209,33 @@ def check_crop(settings: SceneSettings, scenes: Sequence[LabelledScene]) -> None
     dense_items.check_crop(sizes, size, multiple, " or whole")
 
 
-def _rows(table: Path, settings: SceneSettings) -> list[Row]:
-    """Return the rows of the table with a split; in an evaluation those for testing, else those for validation."""
-    rows = splits.read_table(table, ("scene", "label"))
-    if "split" not in rows[0]:
-        if settings.test_only:
-            return [row | {"split": "test"} for row in rows]
-        if len(rows) < 3:
+def _with_splits(table: Table, settings: SceneSettings) -> Table:
+    """Return the table with a split; in an evaluation only the rows for testing, else those for validation."""
+    if "split" not in table.columns:
+        if len(table.rows) < 3 and not settings.test_only:
             raise SourceError(
-                f"{table}: has {counted(len(rows), 'scene')} and no column split; expected at least 3 scenes, or a "
-                "column with train and val. A scene may be in both, with labels of different parts of it."
+                f"{table.path}: has {counted(len(table.rows), 'scene')} and no column split; expected at least 3 "
+                "scenes, or a column with train and val. A scene may be in both, with labels of different parts of it."
             )
-        rows = splits.split_rows(
-            [{"label": "0", "case_id": row["scene"], "row": row} for row in rows],
-            settings.shares,
-            settings.seed,
-        )
-        rows = [row["row"] | {"split": row["split"]} for row in rows]
-        present = {row["split"] for row in rows}
-        if "val" not in present:  # few scenes: one for validation, none to test on
-            last = next(n for n in reversed(range(len(rows))) if rows[n]["split"] == "test")
-            rows[last]["split"] = "val"
+        drawn = table.with_rows(row | {"stratum": 0, "case_id": row["scene"]} for row in table.rows)
+        table = splitting.with_splits(drawn, settings)
+        present = {row["split"] for row in table.rows}
+        if present == {"train", "test"}:  # few scenes: one for validation, none to test on
+            next(row for row in reversed(table.rows) if row["split"] == "test")["split"] = "val"
+    else:
+        table.check_splits()
     if settings.test_only:
-        chosen = [row for row in rows if row["split"] == "test"]
-        return chosen or [row for row in rows if row["split"] == "val"]
-    return rows
+        return table.with_rows(table.of_split(table.tested, "scenes", may_be_empty=True))
+    return table
 
 
-def _open_scene(row: Row, table: Path) -> tuple[RasterSource, Path]:
+def _open_scene(row: Row) -> tuple[RasterSource, Path]:
     """Return the scene of a row, and the path of its label."""
-    places = {}
-    for name in ("scene", "label"):
-        given = Path(row[name])
-        found = [path for path in (table.parent / given, given) if path.is_file()]
-        if not found:
-            raise SourceError(f"{row['place']}: no such {name} {given}. Correct the path.")
-        places[name] = found[0]
-    return RasterSource(places["scene"]), places["label"]
+    for name, path in zip(FILES, row["files"], strict=True):
+        if not path.is_file():
+            raise SourceError(f"{row.place}: no such {name} {row[name]}. Correct the path.")
+    scene, label = row["files"]
+    return RasterSource(scene), label
 
 
 def _files(opened: Iterable[tuple[RasterSource, Path]]) -> Iterator[str | Path]:
@@ -267,7 +260,7 @@ def _decided_bands(
     settings: SceneSettings, rows: Sequence[Row], opened: Mapping[str, Any], error: str
 ) -> tuple[SceneSettings, dict[str, str]]:
     """Return the settings with the mean and deviation of each band, and the errors of damaged scenes by place."""
-    places = {opened[row["place"]][0]: row["place"] for row in rows if row["split"] == "train"}
+    places = {opened[row.place][0]: row.place for row in rows if row["split"] == "train"}
     training, damaged = list(places), dict[str, str]()
     if settings.mean is None and not training:
         raise SourceError(error)
@@ -304,7 +297,7 @@ def _decided_classes(
     for row in rows:
         if row["split"] == "test":
             continue
-        scene, path = opened[row["place"]]
+        scene, path = opened[row.place]
         try:
             if path.suffix.lower() not in VECTORS:
                 numbers = max(numbers, *RasterLabels(path, scene).values(), -1)

@@ -27,12 +27,6 @@ def assigned(
 ) -> dict[K, V]:
     """Return what the rows of a table say about things, and say which rows match none.
 
-    Args:
-        table: The table, for messages.
-        rows: What each row says, by the name in it.
-        things: The things by name.
-        of: What a thing is, for messages.
-
     Raises:
         SourceError: A row may mean several things, or two rows say different things about one.
     """
@@ -74,15 +68,7 @@ def assigned(
 def say_unmatched(
     where: str | Path, missing: Sequence[str], total: int, others: Sequence[str], what: str
 ) -> None:
-    """Print in a line to standard error how many names match nothing, one of them, and what is like it.
-
-    Args:
-        where: The table or folder.
-        missing: The names.
-        total: Number of all names.
-        others: Names that they may have meant.
-        what: What they match, such as "no slide".
-    """
+    """Print in a line to standard error how many names match nothing, one of them, and what is like it."""
     if not missing:
         return
     example, alike = next(
@@ -95,12 +81,7 @@ def say_unmatched(
 
 
 def say_numbers(where: str | Path, as_numbers: Sequence[str]) -> None:
-    """Print in a line to standard error which names are matched as numbers, such as 10005.0 with 10005.
-
-    Args:
-        where: The table or folder.
-        as_numbers: The names.
-    """
+    """Print in a line to standard error which names are matched as numbers, such as 10005.0 with 10005."""
     if as_numbers:
         count = f", and {counted(len(as_numbers) - 1, 'other')}" if len(as_numbers) > 1 else ""
         print(
@@ -112,9 +93,5 @@ def say_numbers(where: str | Path, as_numbers: Sequence[str]) -> None:
 
 
 def hint(alike: str | None) -> str:
-    """Return a question after a name that was not found, or an empty text.
-
-    Args:
-        alike: A name that is like it, or None.
-    """
+    """Return a question after a name that was not found, or an empty text."""
     return f" (is it {alike}?)" if alike else ""

@@ -12,8 +12,9 @@ import numpy as np
 
 from tfbig import SourceError, sources
 from tfbig.cli.data.collection_tables import Found, Table, first_of, read_rows, shortened
-from tfbig.cli.data.splits import SPLITS, split_rows
+from tfbig.cli.data.splits import split_rows
 from tfbig.sources.names import title_of
+from tfbig.sources.table import SPLITS
 from tfbig.units import counted
 
 ISUP_CLASSES = tuple(f"ISUP {grade}" for grade in range(6))

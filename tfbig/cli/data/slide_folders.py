@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from tfbig import sources
 from tfbig.cli.data import side_tables
+from tfbig.errors import SourceError
 from tfbig.results import run_folder
-from tfbig.sources.names import title_of
+from tfbig.sources import names
+from tfbig.sources.names import Match, Names, title_of
 
 RESULTS: Final = ("tile.yaml", "predict.yaml", "features.yaml", run_folder.CONFIG)
 """Files that mark a folder of results, whose images are not slides."""
@@ -21,6 +24,53 @@ MASK_ENDINGS: Final = ("_mask", "_masks", "_cp_masks", "_label", "_labels", "_se
 _MOST_SUFFIXES: Final = 5
 BAG_SUFFIXES: Final = {".npy", ".h5", ".hdf5"}
 """Suffixes of bags of features."""
+
+
+class SlideFiles:
+    """Slides of a folder and its subfolders by name, without results; listed on first use.
+
+    Attributes:
+        FLAG: Flag that names the folder.
+        ANYWHERE: Whether folders in a name only choose between files of that name.
+    """
+
+    FLAG: ClassVar[str] = "--slides"
+    ANYWHERE: ClassVar[bool] = False
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def paths(self) -> list[Path]:
+        """The files."""
+        return slides_below(self.folder)
+
+    @cached_property
+    def names(self) -> Names[str]:
+        """The files by name."""
+        return names.files(self.paths, self.folder, self.ANYWHERE)
+
+    def match(self, slide: str) -> Match[Path] | None:
+        """Return the file of a slide and how its name was matched, or None.
+
+        Raises:
+            SourceError: There are two.
+        """
+        found = self.names.match(slide)
+        return found and Match(found.how, [self.only([*map(Path, found.things)], slide)])
+
+    def only(self, paths: list[Path], slide: str) -> Path:
+        """Return the one file among those of a slide.
+
+        Raises:
+            SourceError: There are two.
+        """
+        if len(paths) > 1:
+            raise SourceError(
+                f"{paths[0]} and {paths[1]} are both named '{slide}'. Use --slides to name the folder of the slides, "
+                "or add a column path to the table."
+            )
+        return paths[0]
 
 
 def bags_in(folder: Path) -> list[Path]:

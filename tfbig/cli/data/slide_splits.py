@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tfbig.cli import paths
-from tfbig.cli.data import cohort, drawn_splits, scales, slide_folders, slides_and_masks, splits
+from tfbig.cli.data import cohort, scales, slide_folders, slides_and_masks, splitting
 from tfbig.cli.data.background import Masking, outline_rule
 from tfbig.cli.data.slides_and_masks import LabelledSlide
-from tfbig.cli.data.splits import SPLITS, Row
 from tfbig.cli.settings.tasks import SegmentationSettings
 from tfbig.errors import SourceError
+from tfbig.sources.table import SPLITS, Row, Table
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class SlideSplits:
     val: tuple[LabelledSlide, ...]
     test: tuple[LabelledSlide, ...]
     failed: tuple[tuple[str, str], ...]
-    table: tuple[Row, ...] = ()
+    table: tuple[dict[str, Any], ...] = ()
     decided: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -46,24 +45,15 @@ class SlideSplits:
 def load(settings: SegmentationSettings) -> SlideSplits:
     """Return the slides of `--data`, by split.
 
-    Args:
-        settings: Settings of the run.
-
     Raises:
         SourceError: The table is wrong, or there are too few slides.
         FlagError: Flags about a table are given, and there is none.
     """
     found = _load(settings)
-    pixels = {each.name: each.image.mpp for each in (*found.train, *found.val, *found.test)}
-    said = scales.lines({name: scales.scale_of(None, mpp) for name, mpp in pixels.items()})
-    if settings.test_only:
-        said += scales.against_run(pixels, scales.trained_pixels(settings.test_only))
-    for line in said:
-        print(line, file=sys.stderr)
-    sizes = [pixels.get(Path(row["path"]).name) or ("", "") for row in found.table]
-    rows = zip(found.table, sizes, strict=True)
-    table = tuple(row | dict(zip(scales.PIXELS, size, strict=True)) for row, size in rows)
-    return replace(found, table=table)
+    slides = (*found.train, *found.val, *found.test)
+    read = {each.name: scales.scale_of(None, each.image.mpp) for each in slides}
+    scales.say(read, settings.test_only)
+    return replace(found, table=scales.with_pixels(found.table, read, lambda path: path.name))
 
 
 def _load(settings: SegmentationSettings) -> SlideSplits:
@@ -89,23 +79,21 @@ def _evaluated(settings: SegmentationSettings) -> SlideSplits:
     slides, failed = slides_and_masks.open_slides(
         settings.data or "", masking=Masking.of(settings), outlines=outline_rule(settings)
     )
-    if not drawn_splits.is_other_data(settings):
+    if not splitting.is_other_data(settings):
         slides = slides[-1:]
     return SlideSplits((), (), tuple(slides), tuple(failed))
 
 
-def _of_table(settings: SegmentationSettings, table: Path) -> SlideSplits:
+def _of_table(settings: SegmentationSettings, path: Path) -> SlideSplits:
     """Return the slides of a table; in an evaluation those for testing, or if there are none, for validation."""
-    rows = _rows(settings, table)
-    wanted: Sequence[str] = SPLITS
-    if settings.test_only:
-        wanted = ("test",) if any(row["split"] == "test" for row in rows) else ("val",)
+    table = _read(settings, path)
+    wanted: Sequence[str] = (table.tested,) if settings.test_only else SPLITS
     needed = wanted if settings.test_only else ("train", "val")
     slides: dict[str, tuple[LabelledSlide, ...]] = dict.fromkeys(SPLITS, ())
     failed: list[tuple[str, str]] = []
     masking = Masking.of(settings)
     for split in wanted:
-        chosen = splits.of_split(rows, split, table) if split in needed else _of_split(rows, split)
+        chosen = table.of_split(split, "slides", may_be_empty=split not in needed)
         opened, skipped = slides_and_masks.open_all(
             ((row["slide_id"], row["path"], row["mask"]) for row in chosen),
             masking,
@@ -114,61 +102,48 @@ def _of_table(settings: SegmentationSettings, table: Path) -> SlideSplits:
         failed += skipped
         slides[split] = tuple(opened)
         if split in needed and not opened:
-            raise SourceError(f"{table}: no slide of split '{split}' can be used. {skipped[0][1]}")
+            raise SourceError(f"{path}: no slide of split '{split}' can be used. {skipped[0][1]}")
     if settings.test_only:
         slides = {"train": (), "val": (), "test": slides[wanted[0]]}
-    saved = tuple(_saved(row) for row in rows if row["split"] in wanted)
+    saved = tuple(_saved(row) for row in table.rows if row["split"] in wanted)
     train, val, test = (slides[split] for split in SPLITS)
     return SlideSplits(train, val, test, tuple(failed), saved)
 
 
-def _rows(settings: SegmentationSettings, table: Path) -> list[Row]:
-    """Return the rows of the table with `path`, `mask` and `split`.
+def _read(settings: SegmentationSettings, path: Path) -> Table:
+    """Return the table with the `path`, `mask` and `split` of each slide.
 
     Raises:
         SourceError: The table is wrong.
     """
-    rows = splits.read_table(table, ("slide_id",))
-    placed = cohort.with_paths([{"label": "", **row} for row in rows], table, settings)
-    placed = [
-        row | {"mask": _mask(row, number, table)} for number, row in enumerate(placed, start=2)
-    ]
-    _say_unused_masks(placed)
+    placed = cohort.with_paths(Table.read(path, ("slide_id",)), settings)
+    table = placed.with_rows(row | {"mask": _mask(row, placed)} for row in placed.rows)
+    masks = [row["mask"] for row in table.rows if row["mask"]]
+    slides = [row["path"] for row in table.rows if row["path"]]
+    slide_folders.say_unused_masks(slides, {*masks}, slides_and_masks.OF_MASKS)
     if settings.confine:
-        folders = [folder for folder in (settings.slides, table.parent) if folder]
-        splits.check_inside((row["mask"] for row in placed if row["mask"]), folders)
-    return cohort.with_splits(placed, settings)
+        table.check_inside(masks, *([settings.slides] if settings.slides else []))
+    return cohort.with_splits(table, settings)
 
 
-def _mask(row: Row, number: int, table: Path) -> Path | None:
-    """Return the mask of a row: its `mask`, as it is or relative to the table, else that beside the slide, or None.
+def _mask(row: Row, table: Table) -> Path | None:
+    """Return the mask of a row: that of its cell, else that beside the slide, or None.
 
     Raises:
         SourceError: There is no such file.
     """
     if not row.get("mask"):
         return None if row["path"] is None else slides_and_masks.mask_of(row["path"])
-    for path in (Path(row["mask"]), table.parent / row["mask"]):
-        if path.is_file():
-            return path
-    raise SourceError(
-        f"{table}: line {number}: no such mask {row['mask']} of slide {row['slide_id']}. Correct the path, or leave "
-        "the column empty to compute the labels from the slide."
-    )
+    path = table.file(row["mask"])
+    if not path.is_file():
+        raise SourceError(
+            f"{row.place}: no such mask {row['mask']} of slide {row['slide_id']}. Correct the path, or leave the "
+            "column empty to compute the labels from the slide."
+        )
+    return path
 
 
-def _say_unused_masks(rows: Sequence[Row]) -> None:
-    """Say which masks beside the slides of a table are of none of them."""
-    slides = [row["path"] for row in rows if row["path"]]
-    used = {row["mask"] for row in rows if row["mask"]}
-    slide_folders.say_unused_masks(slides, used, slides_and_masks.OF_MASKS)
-
-
-def _of_split(rows: Sequence[Row], split: str) -> list[Row]:
-    return [row for row in rows if row["split"] == split]
-
-
-def _saved(row: Row) -> Row:
+def _saved(row: Row) -> dict[str, Any]:
     """Return a row as a run saves it, with absolute paths."""
     names = ("path", "mask")
     files = {name: "" if row[name] is None else str(row[name].resolve()) for name in names}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig import SourceError
-from tfbig.cli.data import splits
-from tfbig.cli.data.splits import Row
+from tfbig.cli.data import splits, splitting
 from tfbig.cli.settings.tasks import ImageSettings, MILSettings
 from tfbig.sources import number_text
+from tfbig.sources.table import Row, Table, case_of
 
 UNKNOWN = -1
 """Label of an empty cell of `--target multilabel`."""
+_AN_EVENT = "1 for an event, or 0 for a case that was censored"
 _A_TIME = "a number from 0, such as the months to the event or to the last visit"
 LABEL = "label_"
 """Beginning of the columns of `--target multilabel`."""
@@ -27,24 +28,35 @@ LABEL = "label_"
 
 @dataclass(frozen=True)
 class Labelled:
-    """Rows of a table, with what is to be predicted.
+    """A table, with what is to be predicted.
 
     Attributes:
-        rows: Rows with `label`: the number of a class, or a tuple of numbers; and `stratum`, by which rows are split.
+        table: Rows have `label`: the number of a class, or a tuple of numbers; and `stratum`, by which rows are split.
+        columns: What reads the columns of the target.
         classes: Names of the classes, or of several labels; else empty.
         cases: Names of the cases that `label` of survival numbers; else empty.
     """
 
-    rows: list[Row]
+    table: Table
+    columns: TargetColumns
     classes: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int | None:
+        """Number of classes; None if labels are no class numbers."""
+        return len(self.classes) if self.columns.whole else None
+
+    def data(self, open_split: Callable[[str], Any], test_only: bool) -> splits.Data:
+        """Return the data of all splits, or in an evaluation of the test set alone."""
+        decided = {} if self.count is None else {"classes": self.count}
+        return splits.Data.opened(
+            open_split, self.classes, test_only, cases=self.cases, decided=decided
+        )
 
 
 class TargetColumns(ABC):
     """Reader of the columns of a target.
-
-    Args:
-        settings: Settings of the run.
 
     Attributes:
         names: Columns that a table must have.
@@ -59,13 +71,8 @@ class TargetColumns(ABC):
         self.learns = not settings.test_only
 
     @abstractmethod
-    def labelled(self, rows: Sequence[Row], path: Path, key: str) -> Labelled:
-        """Return the rows with what is to be predicted.
-
-        Args:
-            rows: Rows of `splits.read_table`.
-            path: Path of the table, for errors.
-            key: Column that names a bag, an image or a slide.
+    def labelled(self, table: Table, key: str) -> Labelled:
+        """Return the table with what is to be predicted; its column `key` names a bag, an image or a slide.
 
         Raises:
             SourceError: A cell is wrong, or nothing can be learned from the column.
@@ -82,10 +89,11 @@ class ClassColumn(TargetColumns):
     names = ("label",)
     whole = True
 
-    def labelled(self, rows: Sequence[Row], path: Path, key: str) -> Labelled:
+    def labelled(self, table: Table, key: str) -> Labelled:
         """Return the rows with the number of their class."""
         count = getattr(self.settings, "classes", None) if key != "slide_id" else None
-        return Labelled(*splits.with_classes(rows, path, self.settings.class_names, count))
+        numbered, classes = splits.with_classes(table, self.settings.class_names, count)
+        return Labelled(numbered, self, classes)
 
     def shown(self, row: Row, classes: Sequence[str]) -> dict[str, str]:
         """Return the name of the class of a row."""
@@ -97,25 +105,29 @@ class SurvivalColumns(TargetColumns):
 
     names = ("time", "event")
 
-    def labelled(self, rows: Sequence[Row], path: Path, key: str) -> Labelled:
+    def labelled(self, table: Table, key: str) -> Labelled:
         """Return the rows with the tuple of time, event and number of the case."""
-        times = _numbers(rows, "time", _A_TIME, least=0)
-        observed = [(time, _event(row)) for time, row in zip(times, rows, strict=True)]
+        rows, times = table.rows, table.numbers("time", _A_TIME, least=0)
+        observed = [
+            (time, _zero_or_one(row, "event", _AN_EVENT))
+            for time, row in zip(times, rows, strict=True)
+        ]
         if self.learns:
-            _check_observations(observed, path)
+            _check_observations(observed, table)
         numbers: dict[tuple[str, str], int] = {}
         first: dict[int, int] = {}
         labelled = []
         for place, (row, (time, event)) in enumerate(zip(rows, observed, strict=True)):
-            case = splits.case_of(row)
+            case = case_of(row)
             number = numbers.setdefault(
                 ("case", case) if case else ("item", row[key]), len(numbers)
             )
             before = first.setdefault(number, place)
             if observed[before] != (time, event):
                 _raise_different(case or row[key], row, rows[before])
-            labelled.append({**row, "label": (time, event, number), "stratum": event})
-        return Labelled(labelled, cases=tuple(name for _, name in numbers))
+            labelled.append(row | {"label": (time, event, number), "stratum": event})
+        cases = tuple(name for _, name in numbers)
+        return Labelled(table.with_rows(labelled), self, cases=cases)
 
 
 class ValueColumn(TargetColumns):
@@ -123,21 +135,20 @@ class ValueColumn(TargetColumns):
 
     names = ("value",)
 
-    def labelled(self, rows: Sequence[Row], path: Path, key: str) -> Labelled:
+    def labelled(self, table: Table, key: str) -> Labelled:
         """Return the rows with the tuple of their value, split by the quarter of it."""
-        values = np.array(_numbers(rows, "value", "a finite number"))
+        values = np.array(table.numbers("value", "a finite number"))
         if self.learns and (values == values[0]).all():
             raise SourceError(
-                f"{path}: column 'value' is {values[0]:g} in all {len(rows)} lines, expected different numbers. Check "
-                "the table."
+                f"{table.path}: column 'value' is {values[0]:g} in all {len(values)} lines, expected different "
+                "numbers. Check the table."
             )
         quarters = np.searchsorted(np.quantile(values, (0.25, 0.5, 0.75)), values, "right")
-        return Labelled(
-            [
-                {**row, "label": (float(value),), "stratum": int(quarter)}
-                for row, value, quarter in zip(rows, values, quarters, strict=True)
-            ]
+        labelled = (
+            row | {"label": (float(value),), "stratum": int(quarter)}
+            for row, value, quarter in zip(table.rows, values, quarters, strict=True)
         )
+        return Labelled(table.with_rows(labelled), self)
 
 
 class LabelColumns(TargetColumns):
@@ -145,23 +156,21 @@ class LabelColumns(TargetColumns):
 
     names = ()
 
-    def labelled(self, rows: Sequence[Row], path: Path, key: str) -> Labelled:
+    def labelled(self, table: Table, key: str) -> Labelled:
         """Return the rows with the tuple of their labels, `UNKNOWN` for empty cells."""
-        names = self._label_names(rows[0], path)
-        labels = [tuple(_label(row, name) for name in names) for row in rows]
+        names = self._label_names(table)
+        labels = [tuple(_label(row, f"{LABEL}{name}") for name in names) for row in table.rows]
         if self.learns:
             for name, column in zip(names, zip(*labels, strict=True), strict=True):
-                check_both(f"{path}: column '{LABEL}{name}'", column)
-        return Labelled(
-            [
-                {**row, "label": label, "stratum": label[0]}
-                for row, label in zip(rows, labels, strict=True)
-            ],
-            names,
+                check_both(f"{table.path}: column '{LABEL}{name}'", column)
+        labelled = (
+            row | {"label": label, "stratum": label[0]}
+            for row, label in zip(table.rows, labels, strict=True)
         )
+        return Labelled(table.with_rows(labelled), self, names)
 
-    def _label_names(self, row: Row, path: Path) -> tuple[str, ...]:
-        found = tuple(name.removeprefix(LABEL) for name in row if name and name.startswith(LABEL))
+    def _label_names(self, table: Table) -> tuple[str, ...]:
+        path, found = table.path, [name.removeprefix(LABEL) for name in table.like(f"{LABEL}*")]
         expected = "expected columns label_NAME, one for each name, with 0, 1 or nothing"
         missing = [name for name in self.settings.class_names or () if name not in found]
         if missing:
@@ -188,12 +197,23 @@ def of(settings: MILSettings | ImageSettings) -> TargetColumns:
     return COLUMNS[settings.target](settings)
 
 
+def read(path: Path, key: str, settings: MILSettings | ImageSettings) -> Labelled:
+    """Return a table of images or bags with their `label`, `split` and `path`, which is that of the column `key`.
+
+    Raises:
+        SourceError: The table is wrong, or with `--confine` a file is elsewhere.
+    """
+    columns = of(settings)
+    table = Table.read(path, (key, *columns.names))
+    table = table.with_rows(row | {"path": table.file(row[key])} for row in table.rows)
+    if settings.confine:
+        table.check_inside(row["path"] for row in table.rows)
+    found = columns.labelled(table, key)
+    return replace(found, table=splitting.with_splits(found.table, settings, key))
+
+
 def check_both(what: str, labels: Sequence[int] | npt.NDArray[Any]) -> None:
     """Check that labels, where they are known, are 0 and 1.
-
-    Args:
-        what: What they are, for the error.
-        labels: Labels 0, 1 or `UNKNOWN`.
 
     Raises:
         SourceError: One of both is missing.
@@ -208,72 +228,39 @@ def check_both(what: str, labels: Sequence[int] | npt.NDArray[Any]) -> None:
         )
 
 
-def _numbers(
-    rows: Sequence[Row], column: str, expected: str, least: float = -math.inf
-) -> list[float]:
-    """Return a column as finite numbers.
+def _label(row: Row, column: str) -> int:
+    expected = "0, 1, or an empty cell if it is unknown"
+    return _zero_or_one(row, column, expected) if row[column] else UNKNOWN
+
+
+def _zero_or_one(row: Row, column: str, expected: str) -> int:
+    """Return 0 or 1, which a spreadsheet may write as 1.0 or 1,0.
 
     Raises:
-        SourceError: A cell is something else, less than `least`, or has a comma of unclear meaning.
+        SourceError: The cell is anything else.
     """
-    found, texts = [], number_text.Column()
-    for row in rows:
-        text = row[column].strip()
-        try:
-            number, reason = texts.number(text), ""
-        except ValueError as error:
-            number, reason = math.nan, f" ({error})" if "comma" in str(error) else ""
-        if not (math.isfinite(number) and number >= least):
-            raise SourceError(f"{row['place']}: {column} '{text}'{reason}; expected {expected}.")
-        found.append(number)
-    return found
+    with suppress(ValueError):
+        if (number := number_text.number(row[column])) in (0, 1):
+            return int(number)
+    raise SourceError(f"{row.place}: {column} '{row[column]}'; expected {expected}.")
 
 
-def _event(row: Row) -> int:
-    text = row["event"].strip()
-    found = _zero_or_one(text)
-    if found is None:
-        raise SourceError(
-            f"{row['place']}: event '{text}'; expected 1 for an event, or 0 for a case that was censored."
-        )
-    return found
-
-
-def _label(row: Row, name: str) -> int:
-    text = (row[f"{LABEL}{name}"] or "").strip()
-    found = _zero_or_one(text) if text else UNKNOWN
-    if found is None:
-        raise SourceError(
-            f"{row['place']}: {LABEL}{name} '{text}'; expected 0, 1, or an empty cell if it is unknown."
-        )
-    return found
-
-
-def _zero_or_one(text: str) -> int | None:
-    """Return 0 or 1, which a spreadsheet may write as 1.0 or 1,0; None for anything else."""
-    try:
-        number = number_text.number(text)
-    except ValueError:
-        return None
-    return int(number) if number in (0, 1) else None
-
-
-def _check_observations(observed: Sequence[tuple[float, int]], path: Path) -> None:
+def _check_observations(observed: Sequence[tuple[float, int]], table: Table) -> None:
     times = {time for time, _ in observed}
     if not any(event for _, event in observed):
         raise SourceError(
-            f"{path}: column 'event' is 0 in all {len(observed)} lines, expected 1 in some. Check the table: 1 is an "
-            "event, 0 a case that was censored."
+            f"{table.path}: column 'event' is 0 in all {len(observed)} lines, expected 1 in some. Check the table: 1 "
+            "is an event, 0 a case that was censored."
         )
     if len(times) == 1:
         raise SourceError(
-            f"{path}: column 'time' is {times.pop():g} in all {len(observed)} lines, expected different times. Check "
-            "the table."
+            f"{table.path}: column 'time' is {times.pop():g} in all {len(observed)} lines, expected different times. "
+            "Check the table."
         )
 
 
 def _raise_different(case: str, row: Row, before: Row) -> None:
     raise SourceError(
-        f"{row['place']}: case '{case}' has time {row['time']} and event {row['event']}, but {before['time']} and "
-        f"{before['event']} in {before['place'].rpartition(': ')[2]}; expected the same in all lines of a case."
+        f"{row.place}: case '{case}' has time {row['time']} and event {row['event']}, but {before['time']} and "
+        f"{before['event']} in {before.line}; expected the same in all lines of a case."
     )

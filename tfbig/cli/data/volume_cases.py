@@ -13,20 +13,22 @@ import numpy.typing as npt
 
 from tfbig import sources
 from tfbig.cli import paths
-from tfbig.cli.data import drawn_splits, nnunet, prepared_volumes, splits
+from tfbig.cli.data import nnunet, prepared_volumes, splitting
 from tfbig.cli.data.prepared_volumes import KnownLabels, Preparation
-from tfbig.cli.data.splits import SPLITS, Row
 from tfbig.cli.settings.choices import STORED
 from tfbig.cli.settings.volume_segmentation_settings import VolumeSegmentationSettings
 from tfbig.errors import SourceError
 from tfbig.sources import Volume
 from tfbig.sources.names import title_of
+from tfbig.sources.table import SPLITS, Row, Table
 from tfbig.sources.volumes.opening import files_of
 from tfbig.sources.volumes.views import PaddedVolume, check_same_grid
 from tfbig.system import output_folder
 from tfbig.units import counted
 
 TABLE: Final = "volumes.csv"
+CHANNELS: Final = ("image", "image_*")
+"""Columns of the files of an image."""
 REMEMBERED: Final = 1000
 """Voxels of each class of a volume at which crops may be centred."""
 
@@ -94,7 +96,7 @@ class VolumeSplits:
     channels: int
     preparation: Preparation
     failed: tuple[tuple[str, str], ...] = ()
-    table: tuple[Row, ...] = ()
+    table: tuple[dict[str, Any], ...] = ()
     decided: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -119,20 +121,19 @@ def load(settings: VolumeSegmentationSettings, stride: tuple[int, int, int]) -> 
             f"--data FOLDER is missing: a data set of nnU-Net with {nnunet.FILE}, or a folder with a table {TABLE}."
         )
     folder = Path(settings.data)
-    rows, classes = _rows(folder, settings)
+    table, classes = _table(folder, settings)
     if settings.confine:
-        volumes = (path for row in rows for path in (*row["images"], row["labels"]))
-        files = (file for volume in volumes for file in files_of(volume))
-        splits.check_inside(files, (folder,))
-    cases = [{**row, "label": "0", "case_id": row["name"]} for row in rows]
-    rows = drawn_splits.with_splits(cases, settings)
-    wanted: Sequence[str] = _evaluated(rows) if settings.test_only else SPLITS
-    preparation = _preparation(settings, rows, stride)
+        volumes = (path for row in table.rows for path in (*row["images"], row["labels"]))
+        table.check_inside(file for volume in volumes for file in files_of(volume))
+    table = table.with_rows(row | {"stratum": 0, "case_id": row["name"]} for row in table.rows)
+    table = splitting.with_splits(table, settings)
+    wanted: Sequence[str] = (table.tested,) if settings.test_only else SPLITS
+    preparation = _preparation(settings, table.rows, stride)
     opened: dict[str, tuple[LabelledVolume, ...]] = dict.fromkeys(SPLITS, ())
     failed: list[tuple[str, str]] = []
     channels = None
     for split in wanted:
-        chosen = [row for row in rows if row["split"] == split]
+        chosen = table.of_split(split, "volumes", may_be_empty=True)
         found, skipped = _opened(chosen, preparation, len(classes), channels)
         opened[split], failed = found, failed + skipped
         if not found and split != "test":
@@ -141,26 +142,26 @@ def load(settings: VolumeSegmentationSettings, stride: tuple[int, int, int]) -> 
         channels = found[0].image.shape[3] if found else channels
     if settings.test_only:
         opened = {"train": (), "val": (), "test": opened[wanted[0]]}
-    table = tuple(_saved(row) for row in rows if row["split"] in wanted)
+    saved = tuple(_saved(row) for row in table.rows if row["split"] in wanted)
     return VolumeSplits(
         **opened,
         classes=classes,
         channels=channels or 1,
         preparation=preparation,
         failed=tuple(failed),
-        table=table,
+        table=saved,
         decided={"class_names": classes, "orientation": preparation.orientation},
     )
 
 
-def _rows(folder: Path, settings: VolumeSegmentationSettings) -> tuple[list[Row], tuple[str, ...]]:
+def _table(folder: Path, settings: VolumeSegmentationSettings) -> tuple[Table, tuple[str, ...]]:
     """Return `name`, `images`, `labels` and perhaps `split` of each volume, and the names of the classes."""
     if (folder / TABLE).exists():
         if settings.class_names is None:
             raise paths.FlagError(
                 f"--class-names is missing: the names of the labels 0, 1, ... of {folder / TABLE}, background first."
             )
-        return _rows_of_table(folder / TABLE), settings.class_names
+        return _with_files(Table.read(folder / TABLE, ("label",), [CHANNELS])), settings.class_names
     found = nnunet.read(folder)
     for line in found.missing:
         print(f"missing: {line}")
@@ -169,34 +170,24 @@ def _rows(folder: Path, settings: VolumeSegmentationSettings) -> tuple[list[Row]
         raise paths.FlagError(
             f"--class-names: {len(classes)} names; expected {len(found.classes)}, as in {folder / nnunet.FILE}."
         )
-    rows = [{"name": c.name, "images": c.images, "labels": c.labels} for c in found.cases]
-    return rows, classes
+    rows = (
+        Row({"name": case.name, "images": case.images, "labels": case.labels}, case.name)
+        for case in found.cases
+    )
+    return Table.of(folder / TABLE, rows), classes
 
 
-def _rows_of_table(table: Path) -> list[Row]:
-    """Return the rows of `volumes.csv`; paths are as they are, or relative to the folder of the table."""
-    rows = splits.read_table(table, ("label",), numbered=("image",))
-    columns = splits.numbered_columns(rows[0], "image")
+def _with_files(table: Table) -> Table:
+    """Return the table with the `name`, the `images` and the `labels` of each volume."""
     placed = []
-    for row in rows:
-        names = [row[column] for column in columns if (row[column] or "").strip()]
-        files = [_placed(table, name) for name in (*names, row["label"])]
-        if not names:
-            raise SourceError(f"{row['place']}: has no image. Add one, or remove the line.")
-        name = row.get("case_id") or title_of(files[0])
-        output_folder.check_name(name, f"{row['place']}: case_id")
-        placed.append({**row, "name": name, "images": tuple(files[:-1]), "labels": files[-1]})
-    return placed
-
-
-def _placed(table: Path, name: str) -> Path:
-    """Return a path of a table: as it is, or if there is no such file, relative to the folder of the table."""
-    return Path(name) if Path(name).exists() else table.parent / name
-
-
-def _evaluated(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the split to evaluate: test, or if it is empty, val."""
-    return ("test",) if any(row["split"] == "test" for row in rows) else ("val",)
+    for row in table.rows:
+        images = tuple(table.file(row[name]) for name in table.like(*CHANNELS) if row[name])
+        if not images:
+            raise SourceError(f"{row.place}: has no image. Add one, or remove the line.")
+        name = row.get("case_id") or title_of(images[0])
+        output_folder.check_name(name, f"{row.place}: case_id")
+        placed.append(row | {"name": name, "images": images, "labels": table.file(row["label"])})
+    return table.with_rows(placed)
 
 
 def _preparation(
@@ -254,7 +245,7 @@ def _check_files(row: Row) -> None:
     for path in (*row["images"], row["labels"]):
         if not path.exists():
             raise SourceError(
-                f"{row.get('place', row['name'])}: no such file {path}. Correct the path, or remove the line."
+                f"{row.place}: no such file {path}. Correct the path, or remove the line."
             )
 
 
@@ -296,7 +287,7 @@ def open_case(
     )
 
 
-def _saved(row: Row) -> Row:
+def _saved(row: Row) -> dict[str, Any]:
     """Return a row as a run saves it, with absolute paths."""
     images = [str(Path(path).resolve()) for path in row["images"]]
     named = (

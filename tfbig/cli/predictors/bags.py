@@ -10,7 +10,7 @@ import numpy as np
 
 from tfbig import SourceError, mil, sources
 from tfbig.cli import machine, slide_batch
-from tfbig.cli.data import background, cohort, scales, splits, stain, tile_coords
+from tfbig.cli.data import background, stain, tile_coords
 from tfbig.cli.data.tile_selection import MIN_TISSUE, MPP, Selection
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.predictor import Predictor
@@ -18,6 +18,7 @@ from tfbig.cli.predictors.results import Config
 from tfbig.cli.settings import choices
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.tasks import evaluation
+from tfbig.results import run_folder
 from tfbig.sources.names import title_of
 from tfbig.sources.slides.slide import Slide
 
@@ -122,12 +123,11 @@ def _min_tissue(settings: PredictSettings, config: Config) -> float:
 
 def _coords_of_run(settings: PredictSettings, config: Config) -> dict[Path, Path]:
     """Return `{slide: file}` of the tiles that a run was trained on, if it used `--coords` at the same resolution."""
-    table = Path(settings.model) / scales.TABLE
-    if not config.get("coords") or not table.exists():
+    if not config.get("coords"):
         return {}
     if slide_batch.asked_resolution(settings) != results.resolution_of_run(config):
         return {}
-    rows = splits.read_table(table, (cohort.SLIDE,))
-    paths = [Path(row["path"]) for row in rows if row["path"]]
+    rows = run_folder.read_rows(Path(settings.model) / run_folder.SLIDES)
+    paths = [Path(row["path"]) for row in rows if row.get("path")]
     files = {path: tile_coords.file_of(config["coords"], path) for path in paths}
     return {path: file for path, file in files.items() if file.exists()}

@@ -19,11 +19,11 @@ import tfbig
 from tfbig.cli import failure_log, machine
 from tfbig.cli.data import background, dense_items, splits
 from tfbig.cli.data.dense_items import Items
-from tfbig.cli.data.splits import SPLITS
 from tfbig.cli.tasks import fitting, run_results
 from tfbig.cli.tasks.task import D, History, Models, Plans, Task
 from tfbig.data.worker_shards import Shard
 from tfbig.results import run_folder
+from tfbig.sources.table import SPLITS
 from tfbig.tasks import TASKS
 from tfbig.training import Epochs
 

@@ -12,11 +12,12 @@ import numpy as np
 
 from tfbig import SourceError
 from tfbig import survival as survival_analysis
-from tfbig.cli.data.splits import SPLITS, Data
+from tfbig.cli.data.splits import Data
 from tfbig.cli.tasks.target import Numbers, Part, Predict, Row, Target
 from tfbig.mil.target_losses import CoxLoss, DiscreteTimeLoss, Survival
 from tfbig.mil.target_metrics import Concordance, risks_of
 from tfbig.results import run_folder, survival
+from tfbig.sources.table import SPLITS
 
 TIME, EVENT, CASE = range(3)
 """Columns of the labels of a split."""
