@@ -62,7 +62,7 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 """Without the docstring."""
 
-MAX_CLASS_LINES, MAX_METHODS = 250, 25
+MAX_CLASS_LINES, MAX_METHODS = 250, 30
 SMALL_CLASSES = {"cli", "engine", "plan", "streaming"}
 """Packages whose classes have no more lines and methods."""
 
