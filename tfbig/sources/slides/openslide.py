@@ -260,7 +260,7 @@ def _scanned(
 
 
 def _channel_names(properties: Mapping[str, str]) -> tuple[str, ...]:
-    """Return red, green and blue; in fluorescence by Hamamatsu, the one that was exposed has the name of its filter."""
+    """Names of the channels. Fluorescence by Hamamatsu has one filter, which names the one channel that was exposed."""
     names = ["red", "green", "blue"]
     shading = next((value for key, value in properties.items() if "Shading Data" in key), "")
     facts = dict(line.strip().partition("=")[::2] for line in shading.split(";"))

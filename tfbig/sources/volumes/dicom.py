@@ -425,8 +425,8 @@ def _step(along: RowArray, planes: Sequence[Plane], name: str) -> float:
         place = int(gaps.argmin())
         raise SourceError(
             f"{name}: two planes are at the same place, {planes[place].path.name} and "
-            f"{planes[place + 1].path.name}; expected "
-            "one volume. Separate the phases or echoes of the series into a folder each."
+            f"{planes[place + 1].path.name}; expected one volume. Separate the phases or echoes of the series into a "
+            "folder each."
         )
     worst = int(np.abs(gaps - step).argmax())
     if abs(gaps[worst] - step) <= UNEQUAL * step:
