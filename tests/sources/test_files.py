@@ -41,6 +41,7 @@ def test_packages_are_imported_when_they_are_used(tmp_path: Path) -> None:
     package = Package("used_later")
     sys.path.insert(0, str(tmp_path))
     try:
+        assert not hasattr(package, "__wrapped__")
         assert "used_later" not in sys.modules
         assert package.number == 3
     finally:

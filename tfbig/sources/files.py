@@ -189,7 +189,9 @@ class Package:
         return ""
 
     def __getattr__(self, attribute: str) -> Any:
-        """Return an attribute of the module."""
+        """Import the module for an attribute of it; not for what Python asks of every object."""
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
         return getattr(importlib.import_module(self._name), attribute)
 
 
