@@ -62,7 +62,10 @@ def write_scanned(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch: Fixture of the test.
     """
     fake = SimpleNamespace(
-        OpenSlide=ScannedSlide, OpenSlideCache=lambda size: None, OpenSlideError=OSError
+        missing="",
+        OpenSlide=ScannedSlide,
+        OpenSlideCache=lambda size: None,
+        OpenSlideError=OSError,
     )
     monkeypatch.setattr(openslide, "openslide", fake)
     monkeypatch.setattr(openslide, "_shared_cache", [])

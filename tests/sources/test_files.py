@@ -17,7 +17,7 @@ from slide_files import image, read_all
 from tfbig import sources
 from tfbig.errors import SourceError
 from tfbig.sources import ArraySource, TiffSource
-from tfbig.sources.files import File, optional
+from tfbig.sources.files import File, Package
 
 
 def test_bytes_and_windows(tmp_path: Path) -> None:
@@ -36,9 +36,18 @@ def test_bytes_and_windows(tmp_path: Path) -> None:
         file.check_length(file.num_bytes + 1)
 
 
-def test_optional_module() -> None:
-    assert optional("math")[0].pi > 3
-    assert optional("tfbig.nothing") == (None, "No module named 'tfbig.nothing'")
+def test_packages_are_imported_when_they_are_used(tmp_path: Path) -> None:
+    (tmp_path / "used_later.py").write_text("number = 3\n")
+    package = Package("used_later")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        assert not hasattr(package, "__wrapped__")
+        assert "used_later" not in sys.modules
+        assert package.number == 3
+    finally:
+        sys.path.remove(str(tmp_path))
+        del sys.modules["used_later"]
+    assert package.missing == "No module named 'used_later'"
 
 
 def test_closed_sources(tiffs: dict[str, Path], tmp_path: Path) -> None:

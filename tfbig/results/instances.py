@@ -303,7 +303,7 @@ class _State:
         return part
 
     def _close(self, still_open: set[int]) -> None:
-        """Label the components that cannot grow any more, and forget their pixels."""
+        """Label the components that the next strip cannot reach, and free their pixels."""
         for root in [root for root in self._pieces if root not in still_open]:
             self._flood(self._pieces.pop(root))
         used = (

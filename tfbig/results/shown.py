@@ -152,7 +152,7 @@ def items_of(predictions: Sequence[Mapping[str, str]]) -> str:
 
 
 def slides(folder: str | Path) -> str:
-    """Return how many slides of a run are in which split, in words; nothing if it has no table of them.
+    """Count the slides of a run by split, as "70 train, 10 val, 20 test"; "" if the run has no table of them.
 
     Args:
         folder: Run folder.

@@ -81,7 +81,7 @@ def write(
 
 
 def _groups(times: Numbers, events: Numbers, high: Numbers) -> list[dict[str, Any]]:
-    """Return a row for each group: its cases, events and median time without an event, empty if above all times."""
+    """A row for each risk group: cases, events, and median time without an event, empty if it is not reached."""
     rows = []
     for name, chosen in zip(_NAMES, (~high, high), strict=True):
         median = math.inf

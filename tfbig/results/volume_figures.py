@@ -32,8 +32,7 @@ def planes(
     """Draw the plane, row and column through the middle of what is labelled, in each of some masks.
 
     Voxels are drawn with the sides that the spacing gives them; if the orientation is known, with the top of the
-    patient
-    up, else the front, and with the right side of the patient, or the front, on the left.
+    patient up, else the front, and with the right side of the patient, or the front, on the left.
 
     Args:
         path: PNG file to write.

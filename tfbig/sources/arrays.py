@@ -172,7 +172,7 @@ def map_npy(file: File) -> np.memmap[Any, Any]:
 
 
 def from_memmap(array: np.memmap[Any, Any]) -> RawSource:
-    """Return the file behind a memory map, or behind rows of one, as a source.
+    """Open the file behind a memory map, or behind rows of one, as a source.
 
     Args:
         array: The memory map.

@@ -11,6 +11,7 @@ import math
 import os
 import stat
 import weakref
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -159,19 +160,39 @@ def still_open(file: File | None, name: str) -> File:
     return file
 
 
-def optional(module: str) -> tuple[Any, str]:
-    """Import a module that may not be installed.
+class Package:
+    """A package or module that reads some files, and is imported when the first of them is read.
+
+    Its attributes are those of the module.
 
     Args:
-        module: Dotted name of the module.
+        name: Dotted name of the module.
 
-    Returns:
-        The module and an empty string, or None and the reason why it cannot be imported.
+    Example:
+        >>> math = Package("math")
+        >>> math.missing or math.pi > 3
+        True
+        >>> Package("tfbig.nothing").missing
+        "No module named 'tfbig.nothing'"
     """
-    try:
-        return importlib.import_module(module), ""
-    except (ImportError, OSError) as error:  # OSError: a missing system library
-        return None, str(error)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @cached_property
+    def missing(self) -> str:
+        """Why the module cannot be imported; empty if it can."""
+        try:
+            importlib.import_module(self._name)
+        except (ImportError, OSError) as error:  # OSError: a missing system library
+            return str(error)
+        return ""
+
+    def __getattr__(self, attribute: str) -> Any:
+        """Import the module for an attribute of it; not for what Python asks of every object."""
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        return getattr(importlib.import_module(self._name), attribute)
 
 
 def check_regular(path: PathLike, status: os.stat_result) -> None:

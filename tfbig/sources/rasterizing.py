@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy.typing as npt
-from rasterio import features
 
+from tfbig.sources.files import Package
+
+features = Package("rasterio.features")
 _DRAWING: Final = threading.Lock()
 """Held while shapes are drawn: rasterio hides a warning meanwhile, in a way that several threads undo."""
 

@@ -70,7 +70,7 @@ class Macenko:
 
     @classmethod
     def of(cls, pixels: Pixels) -> Macenko:
-        """Find the stains of pixels of tissue.
+        """Estimate the colours of the stains from pixels of tissue.
 
         Args:
             pixels: Pixels `[n, 3]`, uint8.

@@ -241,7 +241,7 @@ class _Reader(pickle.Unpickler):
         self._archive, self._folder, self._file = archive, folder, file
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what stands for a class or function of the pickle; nothing is imported.
+        """Look up what stands for a class or function that the pickle names, and never import it.
 
         Raises:
             RefusedError: It is neither a tensor nor a dictionary.

@@ -258,7 +258,7 @@ def find_tissue(
 
 
 def _without_small(mask: Mask, smallest: float, holes: float) -> Mask:
-    """Return a mask without small regions and holes."""
+    """Remove small regions and holes from a mask."""
     cleaned = morphology.remove_small_objects(mask, max_size=math.ceil(smallest) - 1)
     filled: Mask = morphology.remove_small_holes(cleaned, max_size=math.ceil(holes) - 1)
     return filled
@@ -283,7 +283,7 @@ def _check(source: Source, factor: int, sizes: tuple[int, int, int]) -> None:
 
 
 def _block_means(source: Source, factor: int) -> npt.NDArray[np.uint8]:
-    """Return the mean of each block, rounded up, `[ceil(H / factor), ceil(W / factor)]`."""
+    """Mean of each block, rounded up, `[ceil(H / factor), ceil(W / factor)]`."""
     num_rows, num_columns, _ = source.shape
     means = np.zeros((math.ceil(num_rows / factor), math.ceil(num_columns / factor)), np.uint8)
     strip_rows = max(1, _STRIP_ROWS // factor) * factor
@@ -296,7 +296,7 @@ def _block_means(source: Source, factor: int) -> npt.NDArray[np.uint8]:
 
 
 def _block_sums(rows: npt.NDArray[Any], factor: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return the sum and the number of samples of each block of uint8 `[r, W, C]`, each `[r / factor, ...]`."""
+    """Sum and number of samples of each block of uint8 `[r, W, C]`, each `[r / factor, ...]`."""
     num_rows, num_columns, num_channels = rows.shape
     whole = num_rows - num_rows % factor
     tall = rows[:whole].reshape(-1, factor, num_columns * num_channels).sum(1, dtype=np.uint32)
@@ -326,7 +326,7 @@ def _cleaned(mask: Mask, median: int, erosion: int, dilation: int) -> Mask:
 
 
 def _majority(mask: Mask, size: int) -> Mask:
-    """Return the median filter of a mask over squares of odd size, which is a count."""
+    """Filter a mask by the median over squares of odd size, which is a count."""
     counts = mask.astype(np.int32)
     for axis in (0, 1):
         counts = ndimage.correlate1d(counts, np.ones(size, np.int32), axis, mode="nearest")
@@ -334,7 +334,7 @@ def _majority(mask: Mask, size: int) -> Mask:
 
 
 def _disk(radius: int) -> Mask:
-    """Return the disk of a radius as a mask `[2 radius + 1, 2 radius + 1]`."""
+    """A disk as a mask `[2 radius + 1, 2 radius + 1]`."""
     rows, columns = np.ogrid[-radius : radius + 1, -radius : radius + 1]
     inside: Mask = rows**2 + columns**2 <= radius**2
     return inside
@@ -385,7 +385,7 @@ def _colour_mask(image: npt.NDArray[Any]) -> Mask:
 
 
 def _glass(image: npt.NDArray[Any], colours: npt.NDArray[Any], padding: Mask) -> Mask:
-    """Return where glass is: at the most frequent grey value of bright pixels without much colour.
+    """Find glass: at the most frequent grey value of bright pixels without much colour.
 
     There may be none, if tissue covers all of the image.
     """
@@ -397,14 +397,14 @@ def _glass(image: npt.NDArray[Any], colours: npt.NDArray[Any], padding: Mask) ->
 
 
 def _padding(image: npt.NDArray[Any]) -> Mask:
-    """Return the black padding that scanners add."""
+    """Find the black padding that scanners add."""
     return np.asarray(image.max(2) <= GREY[0], bool)
 
 
 def _by_strips(
     image: npt.NDArray[Any], function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 ) -> npt.NDArray[np.float32]:
-    """Return a function of each pixel, strip by strip: conversions of colours need many times the bytes of an image."""
+    """Apply a function to each pixel, strip by strip: conversions of colours need many times the bytes of an image."""
     starts = range(0, len(image), _STRIP_ROWS)
     strips = [function(image[i : i + _STRIP_ROWS]).astype(np.float32) for i in starts]
     return np.concatenate(strips)
@@ -451,7 +451,7 @@ def gray(image: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 
 
 def _interpolate(sums: npt.NDArray[Any], rows: Any, columns: Any) -> npt.NDArray[np.float64]:
-    """Return the sum over the mask above and left of positions between pixels.
+    """Sum the mask above and left of positions between pixels.
 
     `sums` is the integral image of the mask; linear interpolation of it is exact.
     """

@@ -201,7 +201,7 @@ def _listed(found: list[_Outline]) -> str:
 
 
 def _read(path: Path) -> tuple[list[_Outline], Counter[str], str | None]:
-    """Return all polygons with their classes, the numbers of features without one, and the origin that the file says.
+    """Read all polygons with their classes, the numbers of features without one, and the origin that the file says.
 
     Raises:
         SourceError: The file is not GeoJSON.

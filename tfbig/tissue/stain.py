@@ -62,7 +62,7 @@ def find_stains(slide: Slide, method: str = "macenko") -> Macenko | Reinhard:
 
 
 def _tissue_pixels(slide: Slide) -> npt.NDArray[Any]:
-    """Return pixels `[n, 3]` of the tissue, at most `MOST`."""
+    """Take pixels `[n, 3]` of the tissue, at most `MOST`."""
     mask = find_tissue(slide).mask
     known = slide.mpp is not None and is_plausible(slide.mpp)
     finest = max(2 * MPP / sum(slide.mpp), 1.0) if slide.mpp and known else 1.0

@@ -140,7 +140,7 @@ def pen_share(tiles: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 
 def _select(coords: Coords, mask: npt.NDArray[np.bool_], slide: Slide, requirement: str) -> Coords:
-    """Return the tiles in the mask, or raise SourceError if there are none."""
+    """Choose the tiles in the mask; raise SourceError if there are none."""
     if not mask.any():
         raise SourceError(
             f"{slide.name}: none of its {len(mask)} tiles has {requirement}. Require less, or exclude the slide."

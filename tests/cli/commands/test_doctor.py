@@ -6,6 +6,7 @@ import pytest
 
 from tfbig.cli.commands import doctor
 from tfbig.cli.main import main
+from tfbig.sources.files import Package
 from tfbig.sources.slides import openslide
 
 
@@ -17,7 +18,7 @@ def test_missing_packages(capsys, monkeypatch):
         and "reads NDPI, MRXS, SCN, BIF, Philips, CZI, DICOM: yes" in output
     )
     assert "encoders for tfbig features: 17; their weights are not part of tfbig" in output
-    monkeypatch.setattr(openslide, "openslide", None)
+    monkeypatch.setattr(openslide, "openslide", Package("not_installed"))
     version = doctor._version
     monkeypatch.setattr(
         doctor, "_version", lambda n: None if n in ("openslide-bin", "zarr") else version(n)

@@ -176,7 +176,7 @@ def test_errors_of_the_library(
         raise error
 
     scene = RasterSource(path)
-    monkeypatch.setattr("tfbig.sources.scenes.raster.Window", fail)
+    monkeypatch.setattr("rasterio.windows.Window", fail)
     with pytest.raises(SourceError, match=r"in\.tif: rows 0:1 from column 0 cannot be read"):
         scene.read(0, 1)
     monkeypatch.setattr("tfbig.sources.scenes.raster.MapGrid.of", fail)

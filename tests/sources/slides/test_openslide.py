@@ -14,6 +14,7 @@ from slide_files import NDPI, PANCREAS, SMALL_SVS
 
 from tfbig import SourceError
 from tfbig.sources import open_slide
+from tfbig.sources.files import Package
 from tfbig.sources.slides import openslide
 
 
@@ -58,10 +59,10 @@ def test_unreadable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         open_slide(tmp_path / "a.mrxs")
     with pytest.raises(SourceError, match=r"b\.mrxs: there is no such file"):
         open_slide(tmp_path / "b.mrxs")
-    monkeypatch.setattr(openslide, "openslide", None)
-    monkeypatch.setattr(openslide, "_import_error", "no library")
+    monkeypatch.setattr(openslide, "openslide", Package("no_library"))
     with pytest.raises(
-        SourceError, match=r"a\.mrxs: needs OpenSlide, which cannot be imported \(no library\)"
+        SourceError,
+        match=r"a\.mrxs: needs OpenSlide, which cannot be imported \(No module named 'no_library'\)",
     ):
         open_slide(tmp_path / "a.mrxs")
     assert open_slide(SMALL_SVS).reader == "tifffile"
@@ -119,7 +120,10 @@ class FakeOpenSlide:
 @pytest.fixture
 def scanned_slide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     fake = SimpleNamespace(
-        OpenSlide=FakeOpenSlide, OpenSlideCache=lambda size: None, OpenSlideError=OSError
+        missing="",
+        OpenSlide=FakeOpenSlide,
+        OpenSlideCache=lambda size: None,
+        OpenSlideError=OSError,
     )
     monkeypatch.setattr(openslide, "openslide", fake)
     monkeypatch.setattr(openslide, "_shared_cache", [])

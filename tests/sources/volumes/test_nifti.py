@@ -13,6 +13,7 @@ from volume_files import OBLIQUE, SIZE, samples, write_nifti
 
 import tfbig
 from tfbig.errors import BudgetError, SourceError
+from tfbig.sources.files import Package
 from tfbig.sources.volumes import nifti, raw
 
 KINDS = {"one": nibabel.Nifti1Image, "two": nibabel.Nifti2Image}
@@ -173,7 +174,7 @@ def test_complex_samples_and_missing_files(tmp_path: Path) -> None:
 
 def test_without_nibabel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = write_nifti(tmp_path / "x.nii", samples())
-    monkeypatch.setattr(nifti, "nibabel", None)
+    monkeypatch.setattr(nifti, "nibabel", Package("not_installed"))
     with pytest.raises(SourceError, match=r"needs the nibabel package .*'tfbig\[volumes\]'"):
         tfbig.open(path)
 

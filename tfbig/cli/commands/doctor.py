@@ -73,7 +73,7 @@ def inspect_system() -> dict[str, Any]:
     codecs = versions["tifffile"] and versions["imagecodecs"]
     readers = {name: versions.get(name) is not None for name in FORMATS} | {
         "tifffile": bool(codecs),
-        "openslide": openslide.openslide is not None,
+        "openslide": not openslide.openslide.missing,
         "zarr": zarr.zarr is not None,
     }
     missing = {name: f"pip install {name}" for name in NEEDED if versions[name] is None}

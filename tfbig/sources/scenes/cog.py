@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
-import rasterio
-import rasterio.shutil
 
 from tfbig.errors import SourceError, TfbigError, reason_of
 from tfbig.sources import untrusted
-from tfbig.sources.files import PathLike
+from tfbig.sources.files import Package, PathLike
 from tfbig.sources.scenes.gdal import CACHE_BYTES, quiet
 from tfbig.sources.scenes.grid import MapGrid
 from tfbig.sources.scenes.mosaic import Band, Piece, write_vrt
 from tfbig.sources.source import RowArray, Source
 from tfbig.sources.writing import atomic_write, resumable_folder
 from tfbig.system import output_folder
+
+rasterio, rasterio_shutil = Package("rasterio"), Package("rasterio.shutil")
 
 TILE: Final = 512
 SIDE: Final = 4096
@@ -166,7 +166,7 @@ class BlockWriter:
                 quiet(),
             ):
                 # in the folder of the blocks, so that nothing is left when the process is killed
-                rasterio.shutil.copy(vrt, whole, driver="COG", **options)
+                rasterio_shutil.copy(vrt, whole, driver="COG", **options)
             output_folder.record(self.path)
             whole.replace(self.path)
         shutil.rmtree(self.folder)

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import rasterio
-from rasterio.enums import Interleaving
-from rasterio.errors import NotGeoreferencedWarning, RasterioError
 
 from tfbig.errors import SourceError, reason_of
 from tfbig.sources import trial, untrusted
-from tfbig.sources.files import PathLike
+from tfbig.sources.files import Package, PathLike
 from tfbig.sources.scenes import vrt
+
+rasterio = Package("rasterio")
 
 DRIVERS: Final = {
     **dict.fromkeys((".tif", ".tiff", ".btf", ".tf8"), "GTiff"),
@@ -82,7 +81,7 @@ _LEADING: Final = ("OVERVIEWS", "ProxyOverviewRequest")
 def quiet() -> Iterator[None]:
     """Ignore the warning of rasterio that an image has no coordinates, which pictures have not."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotGeoreferencedWarning)
+        warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
         yield
 
 
@@ -120,7 +119,7 @@ def _opened(path: PathLike, name: str, driver: str, **options: Any) -> Any:
         try:
             with rasterio.Env(GDAL_CACHEMAX=CACHE_BYTES):
                 return rasterio.open(name, driver=driver, **options)
-        except RasterioError as error:
+        except rasterio.errors.RasterioError as error:
             reason = first_reason(error).replace(name, str(path))
             raise SourceError(
                 f"{path}: cannot be read as {driver} ({reason_of(reason)}). Check that it is one and was "
@@ -148,7 +147,7 @@ def check_block(path: PathLike, dataset: Any, files: Iterable[PathLike]) -> None
         files: The files that it is read from.
     """
     pixels = max((rows * columns for rows, columns in dataset.block_shapes), default=0)
-    bands = dataset.count if dataset.interleaving == Interleaving.pixel else 1
+    bands = dataset.count if dataset.interleaving == rasterio.enums.Interleaving.pixel else 1
     stored = sum(untrusted.regular_file(file).st_size for file in files)
     untrusted.check_size(
         path, pixels * bands * _bytes_of(dataset.dtypes), "a block of its pixels", stored

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from rasterio.crs import CRS
-from rasterio.transform import Affine
+from tfbig.sources.files import Package
+
+if TYPE_CHECKING:
+    from rasterio.crs import CRS
+    from rasterio.transform import Affine
+
+rasterio = Package("rasterio")
 
 
 @dataclass(frozen=True)
@@ -41,17 +47,17 @@ class MapGrid:
     @cached_property
     def crs(self) -> CRS | None:
         """Coordinate system for rasterio."""
-        return None if self.wkt is None else CRS.from_wkt(self.wkt)
+        return None if self.wkt is None else rasterio.crs.CRS.from_wkt(self.wkt)
 
     @property
     def transform(self) -> Affine:
         """Map from (column, row) to coordinates, for rasterio."""
-        return Affine(*self.matrix)
+        return rasterio.Affine(*self.matrix)
 
     @property
     def is_placed(self) -> bool:
         """True if the pixels have coordinates: a file without any has the identity as transform."""
-        return self.wkt is not None or self.transform != Affine.identity()
+        return self.wkt is not None or self.transform != rasterio.Affine.identity()
 
     def at(self, column: float, row: float) -> tuple[float, float]:
         """Return the coordinates x and y of the corner of a pixel.

@@ -10,17 +10,18 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 import shapely
-from rasterio.warp import transform_bounds
 
 from tfbig.errors import SourceError, reason_of
 from tfbig.sources import number_text, rasterizing, untrusted
-from tfbig.sources.files import PathLike
+from tfbig.sources.files import Package, PathLike
 from tfbig.sources.scenes import vectors
 from tfbig.sources.scenes.grid import MapGrid
 from tfbig.sources.scenes.measured import FilledScene
 from tfbig.sources.scenes.raster import RasterSource
 from tfbig.sources.source import RowArray, View
 from tfbig.units import counted
+
+warp = Package("rasterio.warp")
 
 VECTORS: Final = vectors.SUFFIXES
 """Suffixes of files of outlines."""
@@ -322,7 +323,7 @@ def class_names(path: PathLike, column: str, values: Sequence[Any]) -> list[str]
 def _area_in(crs: str, scene: RasterSource) -> Bounds:
     """Return the area of a scene in another coordinate system."""
     bounds = _bounds(scene.grid, scene.shape)
-    area: Bounds = transform_bounds(scene.grid.crs, crs, *bounds, densify_pts=21)
+    area: Bounds = warp.transform_bounds(scene.grid.crs, crs, *bounds, densify_pts=21)
     return area
 
 

@@ -9,21 +9,18 @@ from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
-import rasterio
-from rasterio.enums import ColorInterp, MaskFlags, Resampling
-from rasterio.transform import Affine
-from rasterio.vrt import WarpedVRT
-from rasterio.windows import Window
 
 from tfbig.errors import SourceError
 from tfbig.sources import untrusted
-from tfbig.sources.files import PathLike
+from tfbig.sources.files import Package, PathLike
 from tfbig.sources.resolution import Resolution
 from tfbig.sources.scenes import gdal
 from tfbig.sources.scenes.grid import MapGrid
 from tfbig.sources.slides.slide import Slide
 from tfbig.sources.source import RowArray, Source
 from tfbig.units import counted
+
+rasterio, enums = Package("rasterio"), Package("rasterio.enums")
 
 _MAX_CACHE_BYTES: Final = 2**30
 UNSCALED: Final = (1.0, 0.0)
@@ -103,7 +100,7 @@ class RasterSource(Source):
         if onto is not None:
             dataset = self._dataset = _warped(path, dataset, *onto)
         colours = dataset.colorinterp
-        self._indexes = [n for n in dataset.indexes if colours[n - 1] != ColorInterp.alpha]
+        self._indexes = [n for n in dataset.indexes if colours[n - 1] != enums.ColorInterp.alpha]
         chosen = [n - 1 for n in self._indexes]
         dtypes = {dataset.dtypes[n] for n in chosen}
         if len(dtypes) != 1:
@@ -117,7 +114,7 @@ class RasterSource(Source):
         is_scaled = _check_scaling(path, own)
         Source.__init__(self, shape, np.dtype(np.float32) if is_scaled else self.stored, str(path))
         flags = dataset.mask_flag_enums[chosen[0]]
-        masked = MaskFlags.per_dataset in flags and MaskFlags.nodata not in flags
+        masked = enums.MaskFlags.per_dataset in flags and enums.MaskFlags.nodata not in flags
         self.grid = MapGrid.of(dataset.crs, dataset.transform)
         self.bands = Bands(
             tuple(dataset.nodatavals[n] for n in chosen),
@@ -230,7 +227,7 @@ class RasterSource(Source):
                 untrusted.reading(self.name, what),
                 rasterio.Env(GDAL_CACHEMAX=max(gdal.CACHE_BYTES, self._cache)),
             ):
-                part = Window(left, start, right - left, stop - start)
+                part = rasterio.windows.Window(left, start, right - left, stop - start)
                 return getattr(self._dataset, method)(indexes, window=part, **options)
 
 
@@ -318,26 +315,27 @@ def _check_scaling(path: PathLike, scaling: Sequence[tuple[float, float]]) -> bo
     return any(pair != UNSCALED for pair in scaling)
 
 
-def _marked(colours: Sequence[ColorInterp]) -> tuple[int, ...]:
+def _marked(colours: Sequence[Any]) -> tuple[int, ...]:
     """Return the positions of the bands that are marked as red, green and blue, or none."""
-    wanted = (ColorInterp.red, ColorInterp.green, ColorInterp.blue)
+    wanted = (enums.ColorInterp.red, enums.ColorInterp.green, enums.ColorInterp.blue)
     return tuple(map(colours.index, wanted)) if {*wanted} <= {*colours} else ()
 
 
 def _warped(path: PathLike, dataset: Any, grid: MapGrid, shape: tuple[int, int]) -> Any:
     """Return a dataset, which has a place, resampled to another grid."""
-    if dataset.transform == Affine.identity():  # GDAL would look for the place in other files
+    # Without a place, GDAL would look for it in other files.
+    if dataset.transform == rasterio.Affine.identity():
         raise SourceError(
             f"{path}: has no place on the map, so it cannot be resampled. Write its transform to it."
         )
-    masked = dataset.nodata is None and MaskFlags.all_valid in dataset.mask_flag_enums[0]
-    return WarpedVRT(
+    masked = dataset.nodata is None and enums.MaskFlags.all_valid in dataset.mask_flag_enums[0]
+    return rasterio.vrt.WarpedVRT(
         dataset,
         crs=grid.crs,
         transform=grid.transform,
         height=shape[0],
         width=shape[1],
-        resampling=Resampling.nearest,
+        resampling=enums.Resampling.nearest,
         add_alpha=masked,
     )
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from tfbig.errors import SourceError, reason_of
 from tfbig.sources import untrusted
-from tfbig.sources.files import PathLike, optional
+from tfbig.sources.files import Package, PathLike
 from tfbig.units import counted
 
 SUFFIXES: Final = (".geojson", ".json", ".gpkg", ".shp", ".fgb")
@@ -103,12 +103,12 @@ def table(path: PathLike, columns: list[str], area: Any = None) -> Any:
 
 def _pyogrio(path: PathLike) -> Any:
     for module in ("geopandas", "pyogrio"):
-        loaded, reason = optional(module)
-        if loaded is None:
+        package = Package(module)
+        if package.missing:
             raise SourceError(
-                f"{path}: outlines need geopandas ({reason}). Run pip install 'tfbig[scenes]'."
+                f"{path}: outlines need geopandas ({package.missing}). Run pip install 'tfbig[scenes]'."
             )
-    return loaded
+    return package
 
 
 def _checked(path: PathLike) -> str:

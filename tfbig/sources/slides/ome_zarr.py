@@ -14,13 +14,13 @@ from typing import Any, Final
 import numpy as np
 
 from tfbig.errors import SourceError, reason_of
-from tfbig.sources.files import PathLike, optional
+from tfbig.sources.files import Package, PathLike
 from tfbig.sources.slides.ome_tiff import SMALLEST, Progress, halved
 from tfbig.sources.source import RowArray, Source
 from tfbig.system import output_folder
 from tfbig.units import counted
 
-zarr, _import_error = optional("zarr")
+zarr = Package("zarr")
 
 CHUNK: Final = 512
 SHARD: Final = 4096
@@ -159,9 +159,9 @@ def _check(path: PathLike, ome_version: str) -> None:
         raise ValueError(
             f"{path}: OME-Zarr {ome_version}; expected a name that ends in .zarr, and version {' or '.join(FORMATS)}."
         )
-    if zarr is None:
+    if zarr.missing:
         raise SourceError(
-            f"{path}: needs the zarr package ({_import_error}): pip install 'tfbig[zarr]'."
+            f"{path}: needs the zarr package ({zarr.missing}): pip install 'tfbig[zarr]'."
         )
     if os.path.exists(path):
         raise SourceError(f"{path}: exists already. Remove it, or choose another name.")
@@ -169,9 +169,9 @@ def _check(path: PathLike, ome_version: str) -> None:
 
 def _existing(root: Path) -> Any:
     """Return the group of a folder, to write to."""
-    if zarr is None:
+    if zarr.missing:
         raise SourceError(
-            f"{root}: needs the zarr package ({_import_error}): pip install 'tfbig[zarr]'."
+            f"{root}: needs the zarr package ({zarr.missing}): pip install 'tfbig[zarr]'."
         )
     try:
         return zarr.open_group(root, mode="r+")

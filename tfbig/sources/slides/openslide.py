@@ -18,13 +18,13 @@ from tfbig.geometry import cells
 from tfbig.geometry.background import Background
 from tfbig.sources import trial
 from tfbig.sources.background import SMALLEST, cells_of_window, read_foreground
-from tfbig.sources.files import File, PathLike, optional
+from tfbig.sources.files import File, Package, PathLike
 from tfbig.sources.resolution import resolution_from_openslide
 from tfbig.sources.slides.slide import Slide
 from tfbig.sources.source import RowArray, Source
 from tfbig.sources.untrusted import reading
 
-openslide, _import_error = optional("openslide")
+openslide = Package("openslide")
 
 MARGIN: Final = 2
 """Pixels around the scanned area that are read too: the borders of tiles are interpolated."""
@@ -46,7 +46,7 @@ def vendor_of(path: PathLike) -> str | None:
     Returns:
         The name, or None if OpenSlide is not installed or cannot read the file.
     """
-    if openslide is None:
+    if openslide.missing:
         return None
     try:
         vendor: str | None = openslide.OpenSlide.detect_format(os.fspath(path))
@@ -71,7 +71,7 @@ class VendorSlide(Slide):
     def __init__(self, path: PathLike) -> None:
         File(path)  # raises if it does not exist
         name = os.fspath(path)
-        if openslide is not None:
+        if not openslide.missing:
             trial.check("openslide", name)
         self._handle = _Handle(name)
         with reading(name, "cannot be read by OpenSlide"):
@@ -208,9 +208,9 @@ class _VendorLevel(Source):
 
 
 def _open(name: str) -> Any:
-    if openslide is None:
+    if openslide.missing:
         raise SourceError(
-            f"{name}: needs OpenSlide, which cannot be imported ({_import_error}). Install openslide-bin too."
+            f"{name}: needs OpenSlide, which cannot be imported ({openslide.missing}). Install openslide-bin too."
         )
     try:
         slide = openslide.OpenSlide(name)
@@ -260,7 +260,7 @@ def _scanned(
 
 
 def _channel_names(properties: Mapping[str, str]) -> tuple[str, ...]:
-    """Return red, green and blue; in fluorescence by Hamamatsu, the one that was exposed has the name of its filter."""
+    """Names of the channels. Fluorescence by Hamamatsu has one filter, which names the one channel that was exposed."""
     names = ["red", "green", "blue"]
     shading = next((value for key, value in properties.items() if "Shading Data" in key), "")
     facts = dict(line.strip().partition("=")[::2] for line in shading.split(";"))

@@ -18,7 +18,7 @@ from tfbig.geometry import cells
 from tfbig.geometry.background import Background
 from tfbig.sources import trial
 from tfbig.sources.background import SMALLEST
-from tfbig.sources.files import PathLike, optional
+from tfbig.sources.files import Package, PathLike
 from tfbig.sources.resolution import Resolution
 from tfbig.sources.slides.slide import Slide
 from tfbig.sources.slides.stacks import Plane, chosen_planes
@@ -31,7 +31,7 @@ from tfbig.sources.slides.zarr_chunks import (
 )
 from tfbig.sources.source import RowArray, Source
 
-zarr, _import_error = optional("zarr")
+zarr = Package("zarr")
 
 _MAX_CHECKED = 2**18
 """Number of chunks that are remembered as checked, some 50 MB."""
@@ -233,9 +233,9 @@ def _runs(channels: Sequence[int]) -> Iterator[slice]:
 
 def _open_levels(name: str) -> Levels:
     """Return the contents of an array, or of the first image of a group."""
-    if zarr is None:
+    if zarr.missing:
         raise SourceError(
-            f"{name}: needs the zarr package ({_import_error}): pip install 'tfbig[zarr]'."
+            f"{name}: needs the zarr package ({zarr.missing}): pip install 'tfbig[zarr]'."
         )
     if not Path(name).exists():
         raise SourceError(f"{name}: there is no such file. Check the path.")

@@ -16,14 +16,14 @@ import numpy as np
 
 from tfbig.errors import SourceError, SourceWarning
 from tfbig.sources import untrusted
-from tfbig.sources.files import PathLike, optional
+from tfbig.sources.files import Package, PathLike
 from tfbig.sources.source import RowArray
 from tfbig.sources.volumes import dicom_tags, raw
 from tfbig.sources.volumes.grid import VoxelGrid, spacing_of
 from tfbig.sources.volumes.raw import INTERLEAVED, Description, RawVolume, Samples
 from tfbig.units import counted
 
-pydicom, _import_error = optional("pydicom")
+pydicom = Package("pydicom")
 
 WHOLE_SLIDE: Final = "1.2.840.10008.5.1.4.1.1.77.1.6"
 """SOP class of whole slides, which OpenSlide reads."""
@@ -113,9 +113,9 @@ def describe_dicom(path: PathLike) -> Description:
 def _described(path: PathLike) -> tuple[list[Plane], Description]:
     """Return the planes of a series in order, and what they are."""
     name = os.fspath(path)
-    if pydicom is None:
+    if pydicom.missing:
         raise SourceError(
-            f"{name}: needs the pydicom package ({_import_error}): pip install 'tfbig[volumes]'."
+            f"{name}: needs the pydicom package ({pydicom.missing}): pip install 'tfbig[volumes]'."
         )
     planes = _one_series(_planes_of(Path(path)), name)
     with _reading(path, "has planes that cannot be put in order"):
@@ -135,10 +135,8 @@ def is_series(path: PathLike) -> bool:
     Args:
         path: Folder or file.
     """
-    if pydicom is None:
-        return False
     first = next((file for file in _files(Path(path)) if _is_dicom(file)), None)
-    if first is None:
+    if first is None or pydicom.missing:
         return False
     try:
         with _reading(first):
@@ -427,8 +425,8 @@ def _step(along: RowArray, planes: Sequence[Plane], name: str) -> float:
         place = int(gaps.argmin())
         raise SourceError(
             f"{name}: two planes are at the same place, {planes[place].path.name} and "
-            f"{planes[place + 1].path.name}; expected "
-            "one volume. Separate the phases or echoes of the series into a folder each."
+            f"{planes[place + 1].path.name}; expected one volume. Separate the phases or echoes of the series into a "
+            "folder each."
         )
     worst = int(np.abs(gaps - step).argmax())
     if abs(gaps[worst] - step) <= UNEQUAL * step:

@@ -12,12 +12,12 @@ import numpy as np
 
 from tfbig.errors import SourceError
 from tfbig.sources import untrusted
-from tfbig.sources.files import File, PathLike, optional
+from tfbig.sources.files import File, Package, PathLike
 from tfbig.sources.volumes import compressed, raw
 from tfbig.sources.volumes.grid import VoxelGrid, spacing_of
 from tfbig.sources.volumes.raw import INTERLEAVED, PLANAR, Description, RawVolume, Samples
 
-nibabel, _import_error = optional("nibabel")
+nibabel = Package("nibabel")
 
 HEADER_BYTES: Final = 540
 """Bytes of the header of NIfTI-2; NIfTI-1 has fewer."""
@@ -64,9 +64,9 @@ def describe_nifti(path: PathLike) -> Description:
         SourceError: nibabel is not installed, or the file is damaged or no volume.
     """
     name = os.fspath(path)
-    if nibabel is None:
+    if nibabel.missing:
         raise SourceError(
-            f"{name}: needs the nibabel package ({_import_error}): pip install 'tfbig[volumes]'."
+            f"{name}: needs the nibabel package ({nibabel.missing}): pip install 'tfbig[volumes]'."
         )
     if is_compressed(path):
         data = compressed.beginning(path, HEADER_BYTES)

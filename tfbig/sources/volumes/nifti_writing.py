@@ -66,7 +66,7 @@ def write_nifti(
 
 
 def header_like(volume: Volume, like: Volume) -> Any:
-    """Return the header of a volume, with the geometry of another.
+    """Make a NIfTI header for a volume, with the affine of another.
 
     Args:
         volume: The volume.

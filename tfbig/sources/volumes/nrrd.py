@@ -16,12 +16,12 @@ import numpy as np
 
 from tfbig.errors import SourceError, SourceWarning, reason_of
 from tfbig.sources import untrusted
-from tfbig.sources.files import File, PathLike, optional
+from tfbig.sources.files import File, Package, PathLike
 from tfbig.sources.volumes import compressed, raw
 from tfbig.sources.volumes.grid import VoxelGrid, spacing_of
 from tfbig.sources.volumes.raw import Description, RawVolume, Samples
 
-nrrd, _import_error = optional("nrrd")
+nrrd = Package("nrrd")
 
 HEADER_BYTES: Final = 2**20
 """Most bytes of a header."""
@@ -128,9 +128,9 @@ def read_header(path: PathLike) -> NrrdHeader:
         SourceError: pynrrd is not installed, or the file is damaged or no volume.
     """
     name = os.fspath(path)
-    if nrrd is None:
+    if nrrd.missing:
         raise SourceError(
-            f"{name}: needs the pynrrd package ({_import_error}): pip install 'tfbig[volumes]'."
+            f"{name}: needs the pynrrd package ({nrrd.missing}): pip install 'tfbig[volumes]'."
         )
     whole = File(path)
     file = io.BytesIO(whole.read(0, min(HEADER_BYTES, whole.num_bytes)))

@@ -166,8 +166,7 @@ def volume_of(array: npt.NDArray[Any]) -> Volume:
     if array.filename is None or array.mode == "c" or not array.flags.c_contiguous:
         raise SourceError(
             f"{name}: the memory map has no file name, is copy-on-write, or is not stored plane after plane; "
-            "expected C order. "
-            "Map the whole file and use Volume.crop, or copy it into memory."
+            "expected C order. Map the whole file and use Volume.crop, or copy it into memory."
         )
     planes, rows, columns, channels = array.shape
     samples = Samples(

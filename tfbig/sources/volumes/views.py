@@ -190,8 +190,7 @@ def size_at(volume: Volume, spacing: Spacing) -> tuple[int, int, int]:
     if volume.spacing is None:
         raise SourceError(
             f"{volume.name}: does not say its spacing; expected millimetres per voxel in its header. Correct the "
-            "header, or "
-            "leave out the spacing."
+            "header, or leave out the spacing."
         )
     with untrusted.reading(volume.name, f"cannot be resampled to {tuple(spacing)} mm"):
         planes, rows, columns = (
@@ -243,17 +242,16 @@ def check_same_grid(volume: Volume, other: Volume, what: str) -> None:
     if volume.shape[:3] != other.shape[:3]:
         sizes = [" x ".join(map(str, each.shape[:3])) for each in (volume, other)]
         raise SourceError(
-            f"{volume.name}: is {sizes[0]} voxels; expected {sizes[1]}, those of {what}, {other.name}. Save it on "
-            "the same "
-            "grid."
+            f"{volume.name}: is {sizes[0]} voxels; expected {sizes[1]}, those of {what}, {other.name}. Save it on the "
+            "same grid."
         )
     distance = volume.grid.differs(other.grid, volume.shape[:3])
     voxel = min(other.spacing or (1.0, 1.0, 1.0))
     if not distance <= SAME_PLACE * voxel:
         raise SourceError(
             f"{volume.name}: lies {distance:.3g} mm away from {what}, {other.name} "
-            f"({_orientations(volume.grid, other.grid)}); "
-            "expected the same affine. Resample it to the grid of the image, or correct its header."
+            f"({_orientations(volume.grid, other.grid)}); expected the same affine. Resample it to the grid of the "
+            "image, or correct its header."
         )
 
 

@@ -153,7 +153,7 @@ class Volume(Source):
         return self._read_window(start, stop, 0, self.shape[1])
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
-        """Return whole columns of planes and rows: of volumes, windows are along the first two axes."""
+        """Read planes `start:stop` and rows `left:right` with all columns: a window lies along the first two axes."""
         return self.read_box((start, stop), (left, right), (0, self.shape[2]))
 
     def _box(self, ranges: Sequence[Range | None]) -> Box:
