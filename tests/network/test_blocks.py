@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -229,3 +230,60 @@ def test_line_in_a_folder_with_the_name_of_a_library(tmp_path: Path) -> None:
     start = keras.Input((None, None, 3))
     with pytest.raises(tfbig.UnsupportedLayerError, match=r"line 6 of .*own.py, `return tf.nn"):
         tfbig.stream(keras.Model(start, space["Own"]()(start)))
+
+
+class Head(layers.Layer):
+    """A head that names the size of the batch, as `ops.shape(x)[0]`."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def build(self, shape: Any) -> None:
+        self.token = self.add_weight(shape=(1, 1, 8), name="token")
+
+    def call(self, x: Any) -> Any:
+        return self.function(x, self.token)
+
+
+def _with_token(token: Any, x: Any) -> Any:
+    return ops.mean(ops.concatenate([token, ops.reshape(x, (-1, 192, 8))], 1), 1)
+
+
+HEADS: dict[str, Callable[[Any, Any], Any]] = {
+    "reshape": lambda x, t: ops.mean(ops.reshape(x, (ops.shape(x)[0], 192, 8)), 1) + t[0],
+    "reshape with -1": lambda x, t: ops.mean(ops.reshape(x, (ops.shape(x)[0], -1, 8)), 1) + t[0],
+    "two reshapes": lambda x, t: ops.mean(
+        ops.reshape(ops.reshape(x, (ops.shape(x)[0], -1, 8)) + t, (ops.shape(x)[0], -1, 4)), 1
+    ),
+    "broadcast_to": lambda x, t: _with_token(ops.broadcast_to(t, (ops.shape(x)[0], 1, 8)), x),
+    "tile": lambda x, t: _with_token(ops.tile(t, (ops.shape(x)[0], 1, 1)), x),
+    "repeat": lambda x, t: _with_token(ops.repeat(t, ops.shape(x)[0], axis=0), x),
+    "zeros": lambda x, t: _with_token(ops.zeros((ops.shape(x)[0], 1, 8), x.dtype) + t, x),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_that_name_the_size_of_the_batch(name: str) -> None:
+    """Of images of fixed size; a head without another way to be read is called on the whole images."""
+    image = keras.Input((16, 12, 3))
+    x = layers.Conv2D(8, 3, padding="same")(image)
+    plain = keras.Model(image, layers.Dense(2)(Head(HEADS[name])(x)))
+    batch = np.random.default_rng(0).normal(size=(3, 16, 12, 3))
+    for training in (False, True):
+        assert_streams(plain, batch, 5, training)
+    assert_streams(plain, batch[:1], 5, False)
+
+
+def test_a_block_that_gives_an_image_and_needs_the_size_of_the_batch() -> None:
+    """It would hold the whole image, so it is refused, with the operation and its sizes."""
+    image = keras.Input((16, 12, 8))
+
+    def call(x: Any, token: Any) -> Any:
+        return x + ops.broadcast_to(ops.reshape(token, (1, 1, 1, 8)), (ops.shape(x)[0], 1, 1, 8))
+
+    plain = keras.Model(image, Head(call)(image))
+    with pytest.raises(
+        tfbig.UnsupportedLayerError, match=r"BroadcastTo needs the sizes \(None, 1, 1, 8\)"
+    ):
+        tfbig.stream(plain, strip_rows=5, plain_if_small=False)

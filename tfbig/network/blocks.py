@@ -11,6 +11,7 @@ import linecache
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -28,6 +29,8 @@ LIBRARIES = (
     *(Path(str(package.__file__)).resolve().parent for package in (keras, tf)),
 )
 """Folders of tfbig, Keras and TensorFlow, whose lines are not those of the user."""
+SIZES = ("newshape", "shape", "repeats")
+"""Attributes of operations of Keras that are sizes of axes."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,8 @@ def read(layer: Any, arguments: Any, inputs: Sequence[Any], training: bool) -> B
         training: Whether the layer runs in training mode.
 
     Raises:
-        UnsupportedLayerError: Its `call` needs values, or uses other functions than those of Keras.
+        UnsupportedLayerError: Its `call` needs values or the size of the batch, or uses other functions than those of
+            Keras.
     """
     args, kwargs = keras.tree.map_structure(
         lambda a: inputs[a.position] if isinstance(a, Slot) else a, arguments
@@ -80,6 +84,7 @@ def read(layer: Any, arguments: Any, inputs: Sequence[Any], training: bool) -> B
         _check_outputs(layer, flat)
         used = [(t, v) for t, v in weights if keras_internals.is_used(t)]
         calls = _calls_between({id(t) for t in (*inputs, *(t for t, _ in used))}, flat)
+        _settle_sizes(layer, calls)
         of_calls = {
             id(call): modes[id(call.operation)][number(call)]
             for call in calls
@@ -101,6 +106,46 @@ def _check_outputs(layer: Any, outputs: Sequence[Any]) -> None:
             f"layer '{layer.name}' ({type(layer).__name__}) returns {found} where its inputs are symbolic; expected "
             "tensors that it computes from its inputs with Keras layers and keras.ops."
         )
+
+
+def _settle_sizes(layer: Any, calls: Sequence[Any]) -> None:
+    """Replace the size of the batch, None where a call is recorded, in the sizes that operations hold.
+
+    A reshape finds it out as the size -1. Its own -1 then needs the sizes of the other axes.
+
+    Raises:
+        UnsupportedLayerError: An operation needs the size itself.
+    """
+    for call in calls:
+        for name in SIZES:
+            sizes = getattr(call.operation, name, None)
+            if not isinstance(sizes, (list, tuple)) or None not in sizes:
+                continue
+            settled = None
+            if name == "newshape":
+                settled = _settled(sizes, call.arguments.keras_tensors[0].shape)
+            if settled is None:
+                raise UnsupportedLayerError(
+                    f"layer '{layer.name}' ({type(layer).__name__}) has no rule and cannot be read by calling it on "
+                    f"symbolic tensors: {type(call.operation).__name__} needs the sizes {tuple(sizes)}, of which None "
+                    "is known only when the network runs. Use -1 in a reshape, or add a rule with @tfbig.rule, see "
+                    "help(tfbig.rule)."
+                )
+            setattr(call.operation, name, settled)
+
+
+def _settled(sizes: Sequence[int | None], shape: Sequence[int | None]) -> tuple[int, ...] | None:
+    """Return the sizes of a reshape of one batch with -1 for the batch; None if another size is unknown too."""
+    if sizes[0] is not None or None in sizes[1:]:
+        return None
+    others = [n for n in sizes[1:] if n is not None]
+    if -1 in others:
+        if None in shape[1:]:
+            return None
+        known = prod(n for n in others if n != -1)
+        rest = prod(n for n in shape[1:] if n is not None)
+        others = [rest // known if n == -1 else n for n in others]
+    return (-1, *others)
 
 
 def _calls_between(known: set[int], outputs: Sequence[Any]) -> list[Any]:

@@ -324,6 +324,8 @@ def _read_inside(call: rules.Call) -> list[int]:
     except UnsupportedLayerError:
         if not blocks.is_own(layer):
             rules.find(layer)  # says what to do in place of a layer of Keras without a rule
+        if _ends_images(call):
+            return rules.pooling.read_whole(call)
         raise
     try:
         return read_into(graph, block, list(call.inputs), call.training)
@@ -331,6 +333,12 @@ def _read_inside(call: rules.Call) -> list[int]:
         raise UnsupportedLayerError(
             f"inside layer '{layer.name}' ({type(layer).__name__}): {error}"
         ) from error
+
+
+def _ends_images(call: rules.Call) -> bool:
+    """Return whether a layer makes vectors of images of fixed size, so that it can be called on whole images."""
+    vectors = all(len(spec.shape) < call.rank for spec in call.outputs)
+    return vectors and bool(call.images) and rules.pooling.has_fixed_size(call)
 
 
 def _read_instances(
