@@ -60,15 +60,15 @@ def test_unknown_network(name, expected, capsys):
 
 @pytest.mark.slow
 def test_volumes_and_equal_sides(tmp_path, capsys):
-    """A volume has three axes, the longest first; one number stands for equal sides; a file for its own."""
+    """A volume has three axes, in the order of the model; one number stands for equal sides; a file for its own."""
     volume = keras.Input((None, None, None, 1))
     plain = keras.Model(volume, keras.layers.Conv3D(2, 3, padding="same")(volume))
     plain.save(tmp_path / "own.keras")
     nibabel = pytest.importorskip("nibabel")
     image = nibabel.Nifti1Image(np.zeros((7, 6, 5), np.float32), np.eye(4))
     nibabel.save(image, tmp_path / "scan.nii.gz")
-    sizes = {"16x32x48": "48 x 16 x 32 x 1", "24": "24 x 24 x 24 x 1"}
-    sizes[str(tmp_path / "scan.nii.gz")] = "7 x 5 x 6 x 1"
+    sizes = {"16x32x48": "16 x 32 x 48 x 1", "24": "24 x 24 x 24 x 1"}
+    sizes[str(tmp_path / "scan.nii.gz")] = "5 x 6 x 7 x 1"
     for size, expected in sizes.items():
         assert main(["plan", str(tmp_path / "own.keras"), size]) == 0
         assert f"1 x {expected}" in capsys.readouterr().out
