@@ -102,7 +102,7 @@ def test_a_path_is_relative_to_the_table_and_else_to_the_working_directory(
 
 def test_numbers(tmp_path: Path) -> None:
     table = Table.read(write(tmp_path / "a.csv", "time;value\n12,5;1\n7;nan\n"))
-    assert table.numbers("time", "a number") == [12.5, 7.0]
+    assert table.numbers("time", "a number", 7) == [12.5, 7.0]
     for column, least, message in (("value", 0, "value 'nan'"), ("time", 8, "time '7'")):
         with pytest.raises(SourceError, match=rf"a\.csv: line 3: {message}; expected a number\."):
             table.numbers(column, "a number", least)

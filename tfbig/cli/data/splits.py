@@ -60,7 +60,7 @@ class Data:
         test_only: bool,
         **others: Any,
     ) -> Data:
-        """Return the data of all splits, or in an evaluation of the test set alone."""
+        """Return the data of all splits, each opened by `open_split` from its name; in an evaluation of test alone."""
         if test_only:
             return cls.of([open_split("test")] * 3, classes, **others)
         return cls.of([open_split(split) for split in SPLITS], classes, **others)
@@ -274,7 +274,7 @@ def print_counts(
     describe: Callable[[Any], str],
     count: Callable[[Any], str] | None = None,
 ) -> None:
-    """Print the items of every split, and their classes or other labels."""
+    """Print what `describe` and `count` say of every split; by default, `count` says the items of each class."""
     for split in SPLITS if data.train is not data.test else ("test",):
         part = getattr(data, split)
         words = count(part) if count else _class_counts(part, data.classes)
@@ -299,7 +299,7 @@ def say_unused(values: Mapping[str, float], where: str) -> None:
 
 
 def warn_of_missing(split: str, items: str, missing: Sequence[str], reason: str = "") -> None:
-    """Print to standard error which classes no item of a split has, and what follows from it."""
+    """Print to standard error which classes no item of a split has, and what follows; nothing if there is none."""
     if not missing:
         return
     where, follows = f"in {split}", "which its metrics cannot judge"
