@@ -14,6 +14,7 @@ from tfbig.errors import SourceError
 from tfbig.geometry import cells
 from tfbig.geometry.background import Background
 from tfbig.geometry.windows import Interval
+from tfbig.sources import boxes
 from tfbig.sources.arrays import from_array
 from tfbig.sources.background import SMALLEST, colour_of
 from tfbig.sources.resolution import Mpp
@@ -220,13 +221,8 @@ class Padded(View):
         self._value = value
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
-        num_rows, num_columns = self._inner.shape[:2]
-        out = np.full((stop - start, right - left, self.shape[2]), self._value, self.dtype)
-        if start < num_rows and left < num_columns:
-            rows, columns = (start, min(stop, num_rows)), (left, min(right, num_columns))
-            inside = self._inner.read_window(rows, columns)
-            out[: inside.shape[0], : inside.shape[1]] = inside
-        return out
+        window, inner = ((start, stop), (left, right)), self._inner
+        return boxes.padded(inner.read_window, window, inner.shape, self._value, self.dtype)
 
     def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
         num_rows, num_columns = self._inner.shape[:2]
