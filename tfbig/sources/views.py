@@ -430,10 +430,8 @@ class Channels(Pointwise):
         self, source: Source, first: int | Sequence[int], after: int | None = None
     ) -> None:
         rows, columns, channels = source.shape
-        chosen = first
-        if isinstance(first, int):
-            chosen = range(first, channels if after is None else after)
-        self._chosen = list(chosen)  # type: ignore[arg-type]
+        last = channels if after is None else after
+        self._chosen = list(range(first, last) if isinstance(first, int) else first)
         if not self._chosen or not all(0 <= each < channels for each in self._chosen):
             requested = f"{first} to {after}" if isinstance(first, int) else self._chosen
             raise SourceError(

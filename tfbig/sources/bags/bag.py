@@ -11,7 +11,6 @@ from PIL import Image
 
 from tfbig.errors import SourceError
 from tfbig.sources import boxes
-from tfbig.sources.boxes import Range
 from tfbig.sources.source import Readable, RowArray
 
 Indices = npt.NDArray[np.int64]
@@ -247,12 +246,10 @@ class Filled(Bag):
         self._inner, self._value = bag, value
 
     def _read(self, start: int, stop: int) -> RowArray:
-        inner = self._inner
-
-        def read(places: Range) -> RowArray:
-            return inner.read(*places)
-
-        return boxes.padded(read, [(start, stop)], inner.shape, self._value, self.dtype)
+        inner, places = self._inner, [(start, stop)]
+        return boxes.padded(
+            lambda inside: inner.read(*inside), places, inner.shape, self._value, self.dtype
+        )
 
     def close(self) -> None:
         """Close the bag that is filled up."""
