@@ -359,7 +359,7 @@ class Scaled(View):
 
 
 @final
-class CenterCropped(View):
+class CenterCropped(Pointwise):
     """The square in the middle of an image that is scaled with its aspect kept.
 
     The evaluation of ImageNet, as in Wightman et al., "ResNet strikes back" (2021).
@@ -396,14 +396,8 @@ class CenterCropped(View):
         super().__init__(square, square.shape, square.dtype, name)
         self.whole = source
 
-    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
-        return self._inner.read_window((start, stop), (left, right))
-
-    def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
-        return self._inner.colour((start, stop), (left, right))
-
-    def _find_background(self) -> Background | None:
-        return self._inner.background
+    def _convert(self, pixels: RowArray) -> RowArray:
+        return pixels
 
 
 @final
