@@ -25,6 +25,22 @@ def test_windows_of_custom_source() -> None:
     np.testing.assert_array_equal(source.read_window((2, 4), (1, 3))[..., 0], [[9, 10], [13, 14]])
 
 
+def test_rows_of_custom_source() -> None:
+    """A subclass that defines `_read_window` only."""
+
+    class Sums(Source):
+        def _read_window(self, start: int, stop: int, left: int, right: int) -> np.ndarray:
+            return np.add.outer(np.arange(start, stop), np.arange(left, right))[..., None]
+
+    source = Sums((6, 4), np.int64, "sums")
+    np.testing.assert_array_equal(source.read(2, 4)[..., 0], [[2, 3, 4, 5], [3, 4, 5, 6]])
+
+
+def test_source_that_reads_nothing() -> None:
+    with pytest.raises(TypeError, match="Empty: defines neither _read nor _read_window"):
+        type("Empty", (Source,), {})
+
+
 @pytest.mark.parametrize("window", [((0, 21), (0, 1)), ((3, 3), (0, 1)), ((0, 1), (-1, 2))])
 def test_window_outside_image(window: Any) -> None:
     with pytest.raises(IndexError, match="requested, but the image has"):

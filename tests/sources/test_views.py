@@ -296,22 +296,6 @@ def test_upsampled_image_too_small(factor: int, shape: tuple[int, int]) -> None:
         Upsampled(ArraySource(image(4, 5)), factor, shape)
 
 
-@given(
-    rows=st.integers(1, 30), columns=st.integers(1, 30), multiple=st.integers(1, 16), data=st.data()
-)
-@settings(max_examples=60, deadline=None)
-def test_padded(rows: int, columns: int, multiple: int, data: st.DataObject) -> None:
-    array = image(rows, columns, 3)
-    source = Padded(ArraySource(array), multiple, 255)
-    below, right = -rows % multiple, -columns % multiple
-    expected = np.pad(array, ((0, below), (0, right), (0, 0)), constant_values=255)
-    start = data.draw(st.integers(0, len(expected)))
-    stop = data.draw(st.integers(start, len(expected)))
-    assert source.shape == expected.shape
-    assert source.dtype == array.dtype
-    np.testing.assert_array_equal(source.read(start, stop), expected[start:stop])
-
-
 @pytest.mark.parametrize(("multiple", "value"), [(0, 0), (8, 256), (8, -1), (8, 0.5)])
 def test_padded_invalid_arguments(multiple: int, value: float) -> None:
     message = f"array: cannot be padded with {value} to a multiple of {multiple}; expected a value"

@@ -68,9 +68,6 @@ class DigitCanvas(Source):
         super().__init__((side, side, 1), np.uint8, name)
         self.digits, self.classes = tuple(digits), tuple(classes)
 
-    def _read(self, start: int, stop: int) -> npt.NDArray[Any]:
-        return self._read_window(start, stop, 0, self.shape[1])
-
     def _read_window(self, start: int, stop: int, left: int, right: int) -> npt.NDArray[Any]:
         pixels = np.zeros((stop - start, right - left), np.uint8)
         for digit in self.digits:

@@ -42,9 +42,6 @@ class ArraySource(Source):
         super().__init__(array.shape, array.dtype, name)
         self._array = array.reshape(self.shape)
 
-    def _read(self, start: int, stop: int) -> RowArray:
-        return self._read_window(start, stop, 0, self.shape[1])
-
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         rows = np.ascontiguousarray(self._array[start:stop, left:right], self.dtype).view()
         rows.flags.writeable = False
@@ -73,9 +70,6 @@ class PackedMask(Source):
             raise SourceError(f"{name}: has shape {mask.shape}; expected [H, W].")
         super().__init__(mask.shape, np.uint8, name)
         self._bits = np.packbits(mask, axis=1)
-
-    def _read(self, start: int, stop: int) -> RowArray:
-        return self._read_window(start, stop, 0, self.shape[1])
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         first = left // 8

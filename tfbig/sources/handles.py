@@ -162,9 +162,6 @@ class OnDisk(Source):
             self.mpp = source.mpp
         self._selection = selection
 
-    def _read(self, start: int, stop: int) -> RowArray:
-        return self._read_window(start, stop, 0, self.shape[1])
-
     @property
     def background(self) -> Background | None:
         """The part of the image that has one colour; the file is opened to find it."""

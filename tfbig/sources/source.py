@@ -17,6 +17,8 @@ from tfbig.errors import SourceError
 from tfbig.geometry import cells
 from tfbig.geometry.background import Background
 from tfbig.geometry.windows import Interval
+from tfbig.sources import boxes
+from tfbig.sources.boxes import Range
 from tfbig.units import format_bytes
 
 RowArray = npt.NDArray[Any]
@@ -144,9 +146,9 @@ class Readable(ABC):
 class Source(Readable):
     """An image `[H, W, C]` that is read by bands of rows or by rectangles.
 
-    Subclasses define `_read(start, stop)`. Those that can read columns without the whole rows
-    define `_read_window(start, stop, left, right)` too, and those that know areas of one colour
-    without reading them, `_colour(start, stop, left, right)` and `_find_background()`.
+    Subclasses define `_read(start, stop)`, or `_read_window(start, stop, left, right)` if they can read
+    columns without the whole rows, or both. Those that know areas of one colour without reading them
+    define `_colour(start, stop, left, right)` and `_find_background()` too.
 
     Args:
         shape: `(rows, columns)` or `(rows, columns, channels)`.
@@ -232,6 +234,16 @@ class Source(Readable):
         """Return the background, or None; called once."""
         return None
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls._read is Source._read and cls._read_window is Source._read_window:
+            raise TypeError(
+                f"{cls.__name__}: defines neither _read nor _read_window; expected one of them, by which it is read."
+            )
+
+    def _read(self, start: int, stop: int) -> RowArray:
+        return self._read_window(start, stop, 0, self.shape[1])
+
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         """Return the rectangle `[stop - start, right - left, C]`, which is valid."""
         return np.ascontiguousarray(self._read(start, stop)[:, left:right])
@@ -295,9 +307,6 @@ class View(Source):
         super().__init__(shape, dtype, name)
         self._inner = inner
         self.mpp = inner.mpp
-
-    def _read(self, start: int, stop: int) -> RowArray:
-        return self._read_window(start, stop, 0, self.shape[1])
 
     @abstractmethod
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
@@ -364,12 +373,9 @@ class Cropped(View):
         )
         return Background(background.touches(*inside), cell)
 
-    def _inside(
-        self, start: int, stop: int, left: int, right: int
-    ) -> tuple[tuple[int, int], tuple[int, int]]:
+    def _inside(self, start: int, stop: int, left: int, right: int) -> list[Range]:
         """Return the rows and columns of the image that a rectangle of this view covers."""
-        rows = (self._top + start, self._top + stop)
-        return rows, (self._left + left, self._left + right)
+        return boxes.moved(((start, stop), (left, right)), (self._top, self._left))
 
 
 def registered(handle: str) -> Readable:

@@ -14,6 +14,7 @@ from tfbig.errors import SourceError
 from tfbig.geometry import cells
 from tfbig.geometry.background import Background
 from tfbig.geometry.windows import Interval
+from tfbig.sources import boxes
 from tfbig.sources.arrays import from_array
 from tfbig.sources.background import SMALLEST, colour_of
 from tfbig.sources.resolution import Mpp
@@ -220,13 +221,8 @@ class Padded(View):
         self._value = value
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
-        num_rows, num_columns = self._inner.shape[:2]
-        out = np.full((stop - start, right - left, self.shape[2]), self._value, self.dtype)
-        if start < num_rows and left < num_columns:
-            rows, columns = (start, min(stop, num_rows)), (left, min(right, num_columns))
-            inside = self._inner.read_window(rows, columns)
-            out[: inside.shape[0], : inside.shape[1]] = inside
-        return out
+        window, inner = ((start, stop), (left, right)), self._inner
+        return boxes.padded(inner.read_window, window, inner.shape, self._value, self.dtype)
 
     def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
         num_rows, num_columns = self._inner.shape[:2]
@@ -363,7 +359,7 @@ class Scaled(View):
 
 
 @final
-class CenterCropped(View):
+class CenterCropped(Pointwise):
     """The square in the middle of an image that is scaled with its aspect kept.
 
     The evaluation of ImageNet, as in Wightman et al., "ResNet strikes back" (2021).
@@ -400,14 +396,8 @@ class CenterCropped(View):
         super().__init__(square, square.shape, square.dtype, name)
         self.whole = source
 
-    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
-        return self._inner.read_window((start, stop), (left, right))
-
-    def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
-        return self._inner.colour((start, stop), (left, right))
-
-    def _find_background(self) -> Background | None:
-        return self._inner.background
+    def _convert(self, pixels: RowArray) -> RowArray:
+        return pixels
 
 
 @final
@@ -434,10 +424,8 @@ class Channels(Pointwise):
         self, source: Source, first: int | Sequence[int], after: int | None = None
     ) -> None:
         rows, columns, channels = source.shape
-        chosen = first
-        if isinstance(first, int):
-            chosen = range(first, channels if after is None else after)
-        self._chosen = list(chosen)  # type: ignore[arg-type]
+        last = channels if after is None else after
+        self._chosen = list(range(first, last) if isinstance(first, int) else first)
         if not self._chosen or not all(0 <= each < channels for each in self._chosen):
             requested = f"{first} to {after}" if isinstance(first, int) else self._chosen
             raise SourceError(

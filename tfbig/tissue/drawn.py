@@ -85,9 +85,6 @@ class Outlined(Source):
         polygons, self.note = read_outlines(path, (rows, columns), first, rule, image.name)
         self._tree = shapely.STRtree(polygons)
 
-    def _read(self, start: int, stop: int) -> npt.NDArray[Any]:
-        return self._read_window(start, stop, 0, self.shape[1])
-
     def _read_window(self, start: int, stop: int, left: int, right: int) -> npt.NDArray[Any]:
         found = self._tree.query(shapely.box(left, start, right, stop))
         labels = np.zeros((stop - start, right - left), np.uint8)

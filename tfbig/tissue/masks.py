@@ -21,6 +21,7 @@ from skimage import color, filters, morphology
 
 from tfbig.choices import TISSUE_METHODS
 from tfbig.errors import SourceError
+from tfbig.metrics.confusion import Confusion
 from tfbig.sources import PackedMask, Slide, Source, Upsampled
 from tfbig.sources.resolution import is_plausible
 from tfbig.units import counted
@@ -265,8 +266,11 @@ def _without_small(mask: Mask, smallest: float, holes: float) -> Mask:
 
 
 def _dice(first: Mask, second: Mask) -> float:
-    total = int(first.sum()) + int(second.sum())
-    return 2 * int((first & second).sum()) / total if total else 1.0
+    """Return how far two masks agree, 1 if both are empty."""
+    seen = Confusion.empty(2)
+    seen.add(first, second)
+    dice = seen.dice()[1]
+    return 1.0 if dice is None else dice
 
 
 def _check(source: Source, factor: int, sizes: tuple[int, int, int]) -> None:

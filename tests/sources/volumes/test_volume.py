@@ -36,16 +36,6 @@ def boxes(shape: tuple[int, ...]) -> Any:
     )
 
 
-@given(boxes(SIZE), st.data())
-def test_boxes_of_boxes(outer: Any, data: Any) -> None:
-    cropped = volume().crop(*outer)
-    expected = ARRAY[tuple(slice(*each) for each in outer)]
-    inner = data.draw(boxes(cropped.shape))
-    np.testing.assert_array_equal(
-        cropped.read_box(*inner), expected[tuple(slice(*each) for each in inner)]
-    )
-
-
 @given(st.permutations(range(3)), st.tuples(*[st.booleans()] * 3), st.data())
 def test_turned(order: Any, flips: Any, data: Any) -> None:
     turned = sources.Turned(volume(), order, flips)

@@ -85,9 +85,6 @@ class MaskSource(sources.Source):
         super().__init__(source.shape, np.uint8, source.name)
         self._source = source
 
-    def _read(self, start: int, stop: int) -> npt.NDArray[Any]:
-        return self._read_window(start, stop, 0, self.shape[1])
-
     def _read_window(self, start: int, stop: int, left: int, right: int) -> npt.NDArray[Any]:
         window = self._source.read_window((start, stop), (left, right))
         return (window > 0).astype(np.uint8)

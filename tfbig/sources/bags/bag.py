@@ -10,6 +10,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from tfbig.errors import SourceError
+from tfbig.sources import boxes
 from tfbig.sources.source import Readable, RowArray
 
 Indices = npt.NDArray[np.int64]
@@ -242,14 +243,13 @@ class Filled(Bag):
             )
         labels = None if bag.labels is None else np.pad(bag.labels, (0, count - inner_count))
         super().__init__((count, *bag.shape[1:]), bag.dtype, bag.name, None, labels)
-        self._inner, self._inner_count, self._value = bag, inner_count, value
+        self._inner, self._value = bag, value
 
     def _read(self, start: int, stop: int) -> RowArray:
-        out = np.full((stop - start, *self.shape[1:]), self._value, self.dtype)
-        if start < self._inner_count:
-            inside = self._inner.read(start, min(stop, self._inner_count))
-            out[: len(inside)] = inside
-        return out
+        inner, places = self._inner, [(start, stop)]
+        return boxes.padded(
+            lambda inside: inner.read(*inside), places, inner.shape, self._value, self.dtype
+        )
 
     def close(self) -> None:
         """Close the bag that is filled up."""

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig.errors import SourceError
+from tfbig.sources import boxes
 from tfbig.sources.bags.bag import Bag, Indices
 from tfbig.sources.bags.patches import read_rectangles
 from tfbig.sources.source import RowArray, Source, View
@@ -94,19 +95,6 @@ class _Framed(View):
         self._white = np.iinfo(image.dtype).max if image.dtype.kind in "ui" else 1
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
-        (top, side), (num_rows, num_columns) = self.before, self._inner.shape[:2]
-        rows, columns = (
-            (int(max(first - skipped, 0)), int(min(last - skipped, extent)))
-            for first, last, skipped, extent in (
-                (start, stop, top, num_rows),
-                (left, right, side, num_columns),
-            )
-        )
-        if (rows[1] - rows[0], columns[1] - columns[0]) == (stop - start, right - left):
-            return self._inner.read_window(rows, columns)
-        out = np.full((stop - start, right - left, self.shape[2]), self._white, self.dtype)
-        if rows[0] < rows[1] and columns[0] < columns[1]:
-            inside = self._inner.read_window(rows, columns)
-            row, column = rows[0] + top - start, columns[0] + side - left
-            out[row : row + inside.shape[0], column : column + inside.shape[1]] = inside
-        return out
+        window = boxes.moved(((start, stop), (left, right)), (-self.before).tolist())
+        inner = self._inner
+        return boxes.padded(inner.read_window, window, inner.shape, self._white, self.dtype)

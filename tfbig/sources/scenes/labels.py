@@ -12,7 +12,8 @@ import numpy.typing as npt
 import shapely
 
 from tfbig.errors import SourceError, reason_of
-from tfbig.sources import number_text, rasterizing, untrusted
+from tfbig.sources import boxes, number_text, rasterizing, untrusted
+from tfbig.sources.boxes import Range
 from tfbig.sources.files import Package, PathLike
 from tfbig.sources.scenes import vectors
 from tfbig.sources.scenes.grid import MapGrid
@@ -251,15 +252,13 @@ class LabelSource(View):
         """Do nothing: the scene stays open."""
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
-        out = np.zeros((stop - start, right - left, 1), np.float32)
-        height, width = self._scene.scene.shape[:2]
-        if start >= height or left >= width:
-            return out
-        window = (start, min(stop, height)), (left, min(right, width))
-        values, known = self._labels.read(window)
-        inside = out[: values.shape[0], : values.shape[1], 0]
-        inside[:] = known & self._scene.valid(*window) if self._weights else values
-        return out
+        window, shape = ((start, stop), (left, right)), (*self._scene.scene.shape[:2], 1)
+        return boxes.padded(self._inside, window, shape, 0, self.dtype)
+
+    def _inside(self, rows: Range, columns: Range) -> RowArray:
+        values, known = self._labels.read((rows, columns))
+        chosen = known & self._scene.valid(rows, columns) if self._weights else values
+        return chosen[..., None].astype(np.float32)
 
 
 def _burned(

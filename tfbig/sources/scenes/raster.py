@@ -135,9 +135,6 @@ class RasterSource(Source):
         with self._lock:
             self._dataset.close()
 
-    def _read(self, start: int, stop: int) -> RowArray:
-        return self._read_window(start, stop, 0, self.shape[1])
-
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         planes = self._call("read", self._indexes, (start, stop, left, right))
         return self._values(planes)

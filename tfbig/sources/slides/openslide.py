@@ -143,9 +143,6 @@ class _VendorLevel(Source):
             self._blank = np.array(_background(self._properties), np.uint8)
         self._threads = min(8, os.cpu_count() or 1)
 
-    def _read(self, start: int, stop: int) -> RowArray:
-        return self._read_window(start, stop, 0, self.shape[1])
-
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         if self.background is None:
             return self._decoded(start, stop, left, right)

@@ -139,9 +139,6 @@ class TiffSource(Source):
             self._lock.release()
         return True
 
-    def _read(self, start: int, stop: int) -> RowArray:
-        return self._read_window(start, stop, 0, self.shape[1])
-
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         layout = self._layout
         if layout.rows_at is not None:

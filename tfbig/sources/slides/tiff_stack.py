@@ -114,9 +114,6 @@ class _Stacked(Source):
         super().__init__((*first.shape[:2], len(chosen)), first.dtype, first.name)
         self._planes, self._chosen = planes, chosen
 
-    def _read(self, start: int, stop: int) -> RowArray:
-        return self._read_window(start, stop, 0, self.shape[1])
-
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         out = np.empty((stop - start, right - left, self.shape[2]), self.dtype)
         for page in self._planes[0]:

@@ -139,9 +139,6 @@ class _ZarrSource(Source):
         """Return the image of some channels; no others are read."""
         return _ZarrSource(self._array, self._axes, self.name, self._z, channels)
 
-    def _read(self, start: int, stop: int) -> RowArray:
-        return self._read_window(start, stop, 0, self.shape[1])
-
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         window = (start, stop, left, right)
         parts = [self._projected(run, window) for run in _runs(self._channels)]

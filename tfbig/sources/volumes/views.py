@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig.errors import SourceError
-from tfbig.sources import untrusted
+from tfbig.sources import boxes, untrusted
 from tfbig.sources.source import RowArray
 from tfbig.sources.volumes.grid import Spacing, VoxelGrid
 from tfbig.sources.volumes.volume import Box, Volume, VolumeView
@@ -163,18 +163,7 @@ class PaddedVolume(VolumeView):
         super().__init__(volume, (*size, volume.shape[3]), volume.dtype, name, volume.grid)
 
     def _read_box(self, box: Box) -> RowArray:
-        out = np.full(
-            [*(stop - start for start, stop in box), self.shape[3]], self._fill, self.dtype
-        )
-        inside = [
-            (min(start, n), min(stop, n))
-            for (start, stop), n in zip(box, self._inner.shape, strict=False)
-        ]
-        if all(stop > start for start, stop in inside):
-            place = tuple(slice(0, stop - start) for start, stop in inside)
-            planes, rows, columns = inside
-            out[place] = self._inner.read_box(planes, rows, columns)
-        return out
+        return boxes.padded(self._inner.read_box, box, self._inner.shape, self._fill, self.dtype)
 
 
 def size_at(volume: Volume, spacing: Spacing) -> tuple[int, int, int]:

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig.errors import SourceError
+from tfbig.sources import boxes
+from tfbig.sources.boxes import Range
 from tfbig.sources.source import Readable, RowArray, Source, interval
 from tfbig.sources.volumes import grid as grids
 from tfbig.sources.volumes.grid import Spacing, VoxelGrid
 
-Range: TypeAlias = tuple[int, int]
 Box: TypeAlias = tuple[Range, Range, Range]
 """First and last (exclusive) plane, row and column."""
 AXES = ("planes", "rows", "columns")
@@ -149,9 +150,6 @@ class Volume(Source):
     def _read_box(self, box: Box) -> RowArray:
         """Return the box `[planes, rows, columns, C]`, which is valid and not empty."""
 
-    def _read(self, start: int, stop: int) -> RowArray:
-        return self._read_window(start, stop, 0, self.shape[1])
-
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         """Read planes `start:stop` and rows `left:right` with all columns: a window lies along the first two axes."""
         return self.read_box((start, stop), (left, right), (0, self.shape[2]))
@@ -213,11 +211,7 @@ class CroppedVolume(VolumeView):
         )
 
     def _read_box(self, box: Box) -> RowArray:
-        shifted = (
-            (start + first, stop + first)
-            for (start, stop), first in zip(box, self._starts, strict=True)
-        )
-        return self._inner.read_box(*shifted)
+        return self._inner.read_box(*boxes.moved(box, self._starts))
 
 
 @final
