@@ -44,7 +44,7 @@ from sklearn.metrics import roc_auc_score
 
 import tfbig
 from benchmarks import report
-from tfbig.datasets.digits import drawn_digits, read_digits
+from tfbig.recipes.digits import drawn_digits, read_digits
 
 GRID, BATCH, LOOKS = 8, 4, 8
 WAYS = ("frozen", "sampling", "tiles", "whole")

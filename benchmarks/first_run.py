@@ -25,8 +25,6 @@ from benchmarks import report
 COMMANDS = {
     "offload": "train.py --mode offload --out {out}",
     "device": "train.py --mode device --out {out}",
-    "mil": "train.py --task mil --model abmil --mode accumulate --out {out}",
-    "images": "train.py --task images --mode patchgd --out {out}",
     "slides_by_label": "examples/slides_by_label.py --out {out}",
     "big_layers_in_fit": "examples/big_layers_in_fit.py",
     "gigapixel_segmentation": "examples/gigapixel_segmentation.py --out {out}.png",

@@ -1,7 +1,9 @@
 """Train on QMNIST-bags end to end: accuracy on held-out bags, and whether attention finds the keys.
 
-    python benchmarks/qmnist_bags.py --data FOLDER_OF_IDX_FILES [--seeds 3]
+    python benchmarks/qmnist_bags.py --data FOLDER [--seeds 3]
 
+FOLDER is that of `python -m tfbig.recipes.write_qmnist_bags FOLDER --data IDX --bags 300 60 120 --instances 100
+--tile 28`.
 Trains `recipes/qmnist-bags-small.yaml` once per seed. Writes `qmnist_bags.png` (validation by epoch, attention over the
 digits of a test bag) and prints one JSON line.
 """

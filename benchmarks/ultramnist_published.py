@@ -33,12 +33,11 @@ SEEDS = 3
 
 
 def settings_of(arguments: argparse.Namespace) -> Any:
-    """Return the settings of the recipe with a small batch and few images."""
+    """Return the settings of the recipe with a small batch."""
     import train
 
-    few = max(10 * arguments.batch, 10)
     flags = ["--config", str(RECIPE), "--data", arguments.data, "--encoder", arguments.encoder]
-    flags += ["--batch-size", str(arguments.batch), "--num-images", str(few), "10", "10"]
+    flags += ["--batch-size", str(arguments.batch)]
     flags += ["--encoder-weights", "random"]  # which take as long, and are not fetched
     return train.settings_of(flags)
 
@@ -54,7 +53,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
     data = task.load(settings)
     model = task.models(settings, data).model
     settings = replace(settings, **data.decided)
-    batches = iter(images.dataset(targets.of(settings, data), data, "train", settings))
+    batches = iter(task.batches(targets.of(settings, data), data, "train", settings))
     model.train_on_batch(*next(batches))
     before = time.monotonic(), time.process_time()
     for x, y in itertools.islice(batches, arguments.steps):

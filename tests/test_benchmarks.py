@@ -33,7 +33,7 @@ from benchmarks import (
     run,
     scaling,
 )
-from tfbig.datasets.digits import drawn_digits
+from tfbig.recipes.digits import drawn_digits
 
 
 def printed(script: str, *words: object) -> list[dict]:

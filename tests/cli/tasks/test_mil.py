@@ -70,7 +70,7 @@ def test_modes_agree(tmp_path):
     [
         ("--model", "dtfd", "--width", "16", "--distillation", "MaxMinS", "--two-tiers"),
         ("--model", "attention", "--width", "16", "--batch-size", "2", "--class-weights"),
-        ("--model", "gated", "--published", "--norm", "none", "--keep", "window", "--window", "2"),
+        ("--model", "gated", "--norm", "none", "--keep", "window", "--window", "2"),
         ("--model", "mean", "--augment", "--sample", "0.5", "--keep", "best", "--monitor", "qwk"),
         ("--optimizer", "lookahead_radam", "--accumulate", "2", "--sum", "--clip", "1"),
         ("--optimizer", "demon_adamw", "--schedule", "exponential", "--keep", "last"),
