@@ -20,7 +20,10 @@ DATA_OF_PAPERS = {
     "mil": ("num_bags", "instances", "share", "key"),
 }
 """Settings of drawn and composed data in the files of former runs, by task; recipes write such data as folders now."""
-ABSENT = {"images": {"warm_start": 0, "loss": "cross_entropy"}, "mil": {"published": False}}
+ABSENT: dict[str, dict[str, Any]] = {
+    "images": {"warm_start": 0, "loss": "cross_entropy"},
+    "mil": {"published": False},
+}
 """Settings in the files of former runs that are gone, and the values with which they changed nothing."""
 
 
