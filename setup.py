@@ -13,7 +13,7 @@ setup(
     license="Apache-2.0",
     packages=find_packages(include=["tfbig", "tfbig.*"]),
     py_modules=["tfbig_command"],
-    package_data={"tfbig": ["recipes/*.yaml"], "tfbig.results": ["page/*"]},
+    package_data={"tfbig.recipes": ["*.yaml"], "tfbig.results": ["page/*"]},
     entry_points={"console_scripts": ["tfbig=tfbig_command:main"]},
     python_requires=">=3.11,<3.14",
     install_requires=[

@@ -38,9 +38,9 @@ def step(arguments: Arguments, side: int) -> dict[str, float]:
     import tensorflow as tf
 
     import tfbig
-    from tfbig.datasets.digits import drawn_digits
-    from tfbig.datasets.ultramnist import ultramnist
     from tfbig.models import encoders, latent
+    from tfbig.recipes.digits import drawn_digits
+    from tfbig.recipes.ultramnist import ultramnist
 
     keras.utils.set_random_seed(0)
     factors = (side // 512, 9 * side // 512)

@@ -25,6 +25,8 @@ COVERED_BY = {
             "volume_segmentation_settings",
         )
     },
+    "cli.data.lymph_nodes": "cli/data/collections/test_camelyon17.py",
+    "cli.data.tcga_slides": "cli/data/collections/test_tcga_nsclc.py",
     "cli.settings.evaluation": "cli/commands/test_evaluate.py",
     "cli.settings.patch_settings": "cli/settings/test_request.py",
     "cli.settings.patchgd_segmentation_settings": "cli/settings/test_request.py",

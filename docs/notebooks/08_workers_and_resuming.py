@@ -25,7 +25,7 @@ import numpy as np
 print("tfbig", tfbig.__version__)
 os.chdir(tempfile.mkdtemp())  # what is written goes here
 FLAGS = (
-    "--task mil --num-bags 24 8 8 --instances 12 --epochs 6 --lr 0.003 --schedule constant --keep last"
+    "--task mil --data bags --epochs 6 --lr 0.003 --schedule constant --keep last"
     " --checkpoint-minutes 0.005 --deterministic"
 )
 
@@ -41,6 +41,9 @@ def weights(folder):
     """Return the weights of the model of a run."""
     return keras.saving.load_model(f"{folder}/model.keras").get_weights()
 
+
+# %%
+# !python -m tfbig.recipes.write_drawn_bags bags --bags 24 8 8 --instances 12
 
 # %% [markdown]
 # ## A run that nobody disturbs

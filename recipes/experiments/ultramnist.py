@@ -43,8 +43,8 @@ BATCHES = (32, 16, 8, 4, 2)
 
 def single_digits(data, part, per_class):
     """Return images of one digit each, and the digits."""
-    from tfbig.datasets.digits import read_digits
-    from tfbig.datasets.ultramnist import ultramnist
+    from tfbig.recipes.digits import read_digits
+    from tfbig.recipes.ultramnist import ultramnist
 
     drawn, classes = ultramnist(*read_digits(data, part), per_class, SINGLE, FACTORS, (1,), 1)
     return np.stack([image.read(0, SINGLE) for image in drawn]), classes
@@ -97,8 +97,8 @@ def dataset(data, method, part, number, batch, seed):
 
     from tfbig.cli.data import images
     from tfbig.cli.settings.tasks import ImageSettings
-    from tfbig.datasets.digits import read_digits
-    from tfbig.datasets.ultramnist import ultramnist
+    from tfbig.recipes.digits import read_digits
+    from tfbig.recipes.ultramnist import ultramnist
     from tfbig.sources import Scaled
 
     drawn, labels = ultramnist(

@@ -40,7 +40,7 @@ USUAL_DPI = figures.DPI
 
 @pytest.fixture(autouse=True)
 def cheap_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let runs draw small figures and views, and draw the shapes and digits of a seed only once."""
+    """Let runs draw small figures and views."""
     cli_runs.make_cheap(monkeypatch)
 
 

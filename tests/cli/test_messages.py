@@ -156,8 +156,8 @@ def test_slide_smaller_than_a_tile(tmp_path, capsys):
     )
 
 
-def test_slides_without_a_table(tmp_path, capsys):
+def test_no_data(tmp_path, capsys):
     flags = ["--task", "mil", "--bags", "slides", "--out", str(tmp_path / "out")]
     assert train.main(flags) == 2
-    assert "train.py: slides need --data FILE, a table" in capsys.readouterr().err
+    assert "train.py: --task mil needs --data: a table of slides" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -28,27 +28,24 @@ def test_which_images_results_are_of(metrics: dict[str, Any], tested: bool, sent
 
 
 SURVIVAL = {"survival_loss", "time_bins", "time_cuts", "alpha"}
-DRAWN = {"num_images", "canvas", "factors", "digits"}
-COMPOSED = {"num_bags", "instances", "share", "key"}
 PATCHES = {"patch", "sampling", "inner_accumulate", "encoder_scale", "filling_norm"}
 BY_SETTINGS: list[tuple[tuple[str, ...], set[str], set[str]]] = [
-    (("images", "--images", "folder"), {"shares"}, {*DRAWN, *SURVIVAL, "stain", "eval_split"}),
-    (("images", "--images", "drawn"), DRAWN, {"shares", "stain", *PATCHES, "sampler"}),
-    (("images", "--images", "drawn", "--mode", "patchgd"), {*PATCHES, "sampler"}, {"shares"}),
+    (("images", "--images", "folder"), {"shares"}, {*SURVIVAL, "stain", "eval_split"}),
+    (("images", "--images", "folder", "--mode", "patchgd"), {*PATCHES, "sampler"}, {"stain"}),
     (("patchgd-segmentation",), PATCHES, {"rate"}),
-    (("images", "--images", "slides", "--target", "survival"), {*SURVIVAL, "stain"}, DRAWN),
+    (("images", "--images", "slides", "--target", "survival"), {*SURVIVAL, "stain"}, {"rate"}),
     (
         ("mil", "--bags", "slides", "--target", "survival", "--survival-loss", "cox"),
         {"survival_loss", "tissue"},
-        {*COMPOSED, "alpha", "time_bins", "pseudo_bags"},
+        {"alpha", "time_bins", "pseudo_bags"},
     ),
     (
-        ("mil", "--bags", "shapes", "--model", "dtfd"),
-        {*COMPOSED, "pseudo_bags"},
-        {"shares", "tissue"},
+        ("mil", "--bags", "folder", "--model", "dtfd"),
+        {"pseudo_bags", "shares"},
+        {"tissue"},
     ),
-    (("mil", "--bags", "folder", "--keep", "window"), {"window", "shares"}, {*COMPOSED, "rate"}),
-    (("images", "--images", "pictures"), {"shares"}, DRAWN),
+    (("mil", "--bags", "folder", "--keep", "window"), {"window", "shares"}, {"rate"}),
+    (("images", "--images", "pictures"), {"shares"}, {*PATCHES, "sampler"}),
     (("segmentation",), {"crops", "schedule"}, {"shares", "rate", "window"}),
     (("segmentation", "--schedule", "exponential"), {"rate"}, {"shares"}),
 ]
@@ -58,7 +55,7 @@ BY_SETTINGS: list[tuple[tuple[str, ...], set[str], set[str]]] = [
 def test_settings_that_play_a_part(
     arguments: tuple[str, ...], used: set[str], unused: set[str], tmp_path: Path
 ) -> None:
-    has_data = not {"segmentation", "drawn", "shapes"} & {*arguments}
+    has_data = "segmentation" not in arguments
     data = ("--data", str(tmp_path)) if has_data else ()
     accumulated = ("--accumulate", "8", "--batch-size", "1") if "cox" in arguments else ()
     flags = ["--task", *arguments, *accumulated, *data, "--out", str(tmp_path / "out")]

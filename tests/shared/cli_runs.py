@@ -8,10 +8,10 @@ import os
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+import drawn_folders
 import keras
 import numpy as np
 import pytest
@@ -19,23 +19,20 @@ import tifffile
 from PIL import Image
 
 import train
-from tfbig.cli.data import images
 from tfbig.engine import machine_rates
-from tfbig.mil import generate
 from tfbig.results import figures, slide_viewer
 
 SEGMENTATION = ["--crop", "128x256", "--crops", "4", "--epochs", "2", "--seed", "4"]
 """A small run of `--task segmentation`, without `--data` and `--out`."""
 
 MIL = [
-    *("--task", "mil", "--num-bags", "6", "4", "4", "--instances", "8", "--epochs", "1"),
+    *("--task", "mil", "--data", drawn_folders.bags(6, 4, 4), "--epochs", "1"),
 ]
 """A small run of `--task mil` on drawn shapes, without `--out`."""
 
 WHOLE_SLIDES = [
     *("--task", "images", "--images", "slides", "--mpp", "2.0", "--patch", "40", "--latent", "8"),
     *("--head-width", "8", "--encoder", "small", "--epochs", "1", "--batch-size", "1"),
-    *("--warm-start", "0"),
 ]
 """A small run of `--task images` on whole slides, without `--mode`, `--head`, `--data` and `--out`."""
 
@@ -47,10 +44,9 @@ SLIDE_BAGS = [
 
 
 PATCHGD = [
-    *("--task", "images", "--mode", "patchgd", "--num-images", "20", "10", "10", "--canvas", "64"),
-    *("--factors", "1", "1", "--patch", "16", "--epochs", "2", "--batch-size", "5"),
+    *("--task", "images", "--mode", "patchgd", "--data", drawn_folders.images(20, 10, 10)),
+    *("--patch", "16", "--epochs", "2", "--batch-size", "5"),
     *("--latent", "8", "--head-width", "8", "--encoder", "small", "--head", "smaller"),
-    *("--warm-start", "0"),
 ]
 """A small run of `--task images --mode patchgd` on drawn digits, without `--out`."""
 
@@ -186,15 +182,10 @@ def write_cohort(folder: Path) -> Path:
     return write_table(folder / "slides.csv", rows)
 
 
-shapes, digits = cache(generate.shapes), cache(images.drawn_digits)
-
-
 def make_cheap(patch: pytest.MonkeyPatch) -> None:
-    """Let runs draw small figures and views, and draw the shapes and digits of a seed only once."""
+    """Let runs draw small figures and views."""
     patch.setattr(figures, "DPI", FIGURE_DPI)
     patch.setattr(slide_viewer, "SMOOTH_SIDE", VIEW_SIDE)
-    patch.setattr(generate, "shapes", shapes)
-    patch.setattr(images, "drawn_digits", digits)
 
 
 @contextmanager

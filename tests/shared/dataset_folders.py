@@ -264,9 +264,5 @@ FOLDERS: dict[str, Callable[[Path], Path]] = {
     "tcga-prad": tcga_prad,
     "tcga-nsclc": tcga_nsclc,
     "imagenet-100": imagenet100,
-    "imagenette": imagenette,
-    "qmnist": qmnist,
-    "ultramnist": ultramnist,
-    "uci-har": uci_har,
 }
 """Writer of a small folder of each data set."""

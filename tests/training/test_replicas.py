@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import drawn_folders
 import numpy as np
 import pytest
 from samples import ROOT
@@ -235,7 +236,7 @@ def test_signal_to_one_worker_stops_all_with_a_checkpoint(number, code, tmp_path
     """TensorFlow sets a handler for SIGTERM when it creates the cluster."""
     out = tmp_path / "out"
     command = [sys.executable, str(ROOT / "train.py"), "--strategy", "multiworker"]
-    command += ["--task", "mil", "--num-bags", "40", "2", "2", "--instances", "8", "--quiet"]
+    command += ["--task", "mil", "--data", drawn_folders.bags(40, 2, 2), "--quiet"]
     command += ["--out", str(out), "--checkpoint-minutes", "0.001", "--resume"]
 
     def begin(epochs):

@@ -5,7 +5,9 @@ import random
 import signal
 import subprocess
 import sys
+from functools import partial
 
+import drawn_folders
 import keras
 import numpy as np
 import pytest
@@ -23,36 +25,29 @@ from tfbig.training import Checkpoints
 RUNS = {
     "segmentation": ["--crops", "30", "--crop", "256x256", "--epochs", "6"],
     "mil, offload": [
-        *("--task", "mil", "--mode", "offload", "--num-bags", "40", "10", "10", "--epochs", "3"),
-        *("--instances", "8", "--optimizer", "lookahead_radam", "--keep", "last"),
+        *("--task", "mil", "--mode", "offload", "--epochs", "3"),
+        *("--optimizer", "lookahead_radam", "--keep", "last"),
     ],
     "mil": [
-        *("--task", "mil", "--num-bags", "60", "10", "10", "--instances", "8", "--epochs", "4"),
-        *("--accumulate", "3", "--keep", "window", "--window", "2", "--sample", "6", "--augment"),
+        *("--task", "mil", "--epochs", "4", "--accumulate", "3", "--keep", "window"),
+        *("--window", "2", "--sample", "6", "--augment"),
     ],
     "mil, dtfd": [
-        *("--task", "mil", "--model", "dtfd", "--num-bags", "40", "10", "10", "--epochs", "3"),
-        *("--instances", "8", "--mode", "device", "--monitor", "accuracy"),
+        *("--task", "mil", "--model", "dtfd", "--epochs", "3", "--mode", "device"),
+        *("--monitor", "accuracy"),
     ],
     "patchgd": [
-        *(
-            "--task",
-            "images",
-            "--mode",
-            "patchgd",
-            "--num-images",
-            "120",
-            "20",
-            "20",
-            "--canvas",
-            "64",
-            "--patch",
-            "16",
-        ),
-        *("--encoder", "small", "--warm-start", "0", "--epochs", "4", "--batch-size", "8"),
-        *("--inner-accumulate", "2"),
+        *("--task", "images", "--mode", "patchgd", "--patch", "16", "--encoder", "small"),
+        *("--epochs", "4", "--batch-size", "8", "--inner-accumulate", "2"),
     ],
 }
+DATA = {
+    "mil, offload": partial(drawn_folders.bags, 40, 10, 10),
+    "mil": partial(drawn_folders.bags, 60, 10, 10),
+    "mil, dtfd": partial(drawn_folders.bags, 40, 10, 10),
+    "patchgd": partial(drawn_folders.images, 120, 20, 20),
+}
+"""Functions that write the data of a run and return its folder; that of segmentation are the slides of the examples."""
 ALWAYS = ["--deterministic", "--quiet", "--checkpoint-minutes", "0.01"]
 KILLS = 50
 OWN_RATES = {name: value for name, value in ENVIRONMENT.items() if name != "XDG_CACHE_HOME"}
@@ -112,7 +107,7 @@ def assert_equal(results, expected):
 @pytest.mark.slow
 def test_killed_run_resumes(tmp_path):
     """The run is killed two batches after a checkpoint in the middle of an epoch and of accumulated batches."""
-    flags = [*RUNS["mil"], *ALWAYS, "--num-bags", "12", "4", "4", "--epochs", "3"]
+    flags = [*RUNS["mil"], *ALWAYS, "--data", drawn_folders.bags(12, 4, 4), "--epochs", "3"]
     whole, out = tmp_path / "whole", tmp_path / "killed"
     program = PROGRAMS / "train_until_killed.py"
     work = subprocess.run(
@@ -168,20 +163,21 @@ def test_killed_run_of_a_target_resumes(name, tmp_path):
 def test_killed_at_random_moments(name, tmp_path):
     """Kills 50 runs in all, from the first second of the process on."""
     moments = random.Random(name)
-    finish(start(RUNS[name], tmp_path / "whole"))
+    flags = [*RUNS[name], "--data", DATA[name]()] if name in DATA else RUNS[name]
+    finish(start(flags, tmp_path / "whole"))
     expected = results(tmp_path / "whole")
     kills = number = 0
     while kills < KILLS // len(RUNS):
         out = tmp_path / f"run-{number}"
         more = ["--resume"] if (out / "config.yaml").exists() else []
-        if killed(start(RUNS[name], out, *more), moments.uniform(0.5, 14)):
+        if killed(start(flags, out, *more), moments.uniform(0.5, 14)):
             kills += 1
             continue
         assert_equal(results(out), expected)
         number += 1
     out = tmp_path / f"run-{number}"
     if (out / "config.yaml").exists():
-        errors = finish(start(RUNS[name], out, "--resume"))
+        errors = finish(start(flags, out, "--resume"))
         assert "is not used" not in errors
         assert_equal(results(out), expected)
 
@@ -197,28 +193,18 @@ def assert_rest(whole, rest, seen):
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        [],
-        *(
-            pytest.param(flags, marks=pytest.mark.slow)
-            for flags in (["--augment", "a3"], ["--mode", "device"])
-        ),
-    ],
-)
+@pytest.mark.parametrize("flags", [[], pytest.param(["--mode", "device"], marks=pytest.mark.slow)])
 def test_remaining_batches_of_images(flags):
-    data = ["--task", "images", "--num-images", "13", "4", "4", "--canvas", "64", *flags]
+    data = ["--task", "images", "--data", drawn_folders.images(13, 4, 4), *flags]
     settings = train.settings_of([*data, "--batch-size", "2"])
     training = images.load(settings).train
 
     def epoch(first):
-        dense = "--mode" in flags or "--augment" in flags
-        return arrays(images.dataset(training, settings, True, Shard(3, first), dense, 10))
+        return arrays(images.dataset(training, settings, True, Shard(3, first), bool(flags)))
 
     whole = epoch(0)
     assert_rest(whole, epoch(3), 3)
-    other = arrays(images.dataset(training, settings, True, Shard(4), bool(flags), 10))
+    other = arrays(images.dataset(training, settings, True, Shard(4), bool(flags)))
     assert any((a != b).any() for a, b in zip(whole[0], other[0], strict=True))
 
 

@@ -16,14 +16,8 @@ _SPLITS: Final = {"train": "for training", "val": "for validation", "test": "for
 Conditions = Mapping[str, tuple[str, ...]]
 """Values of other settings."""
 USED_WITH: Final[tuple[tuple[tuple[str, ...], Conditions], ...]] = (
-    (("num_images", "canvas", "factors", "digits"), {"images": ("drawn", "digits")}),
-    (("num_bags", "instances", "share", "key"), {"bags": ("shapes", "digits", "pictures")}),
     (("tissue", "min_tissue", "edge"), {"bags": ("slides",)}),
     (("stain",), {"bags": ("slides",), "images": ("slides",)}),
-    (
-        ("shares",),
-        {"bags": ("slides", "features", "folder"), "images": ("slides", "folder", "pictures")},
-    ),
     (("survival_loss", "time_bins", "time_cuts", "alpha"), {"target": ("survival",)}),
     (("time_bins", "time_cuts", "alpha"), {"survival_loss": ("discrete",)}),
     (("value_scale",), {"target": ("regression",)}),

@@ -15,27 +15,25 @@ from cli_runs import metrics, predictions, write_cohort_slide
 
 from tfbig.cli.data import splits
 from tfbig.cli.main import main
+from tfbig.recipes import train_with_a3
 
 SMALL = "--encoder small --encoder-weights random"
 SLIDE_BAGS = (
     f"{SMALL} --tile 40 --sample 4 --val-sample 4 --epochs 1 --instances-at-once 8 --accumulate 1"
 )
 IMAGES = f"{SMALL} --latent 8 --head smaller --head-width 8 --epochs 1 --batch-size 4"
-BAGS = "--encoder small --num-bags 4 2 2 --epochs 1 --instances-at-once 4 --accumulate 1"
 SMALLER = {
     **dict.fromkeys(["panda", "camelyon16", "camelyon17"], SLIDE_BAGS),
     "tcga-nsclc": f"{IMAGES} --side 64 --patch 32",
     "imagenet-100": f"{IMAGES} --side 48 --patch 16 --stride 8",
-    "imagenette": f"{BAGS} --instances 3 --tile 24",
-    "qmnist": f"{BAGS} --instances 8 --tile 28",
-    "ultramnist": f"{IMAGES} --side 32 --patch 16",
-    "uci-har": "--epochs 1",
 }
 """Flags that scale the recipe of a data set."""
 PATCHGD = f"{IMAGES} --side 64 --patch 32"
 """The same for the recipe of PatchGD on PANDA."""
 WHOLE = f"{SMALL} --epochs 1 --accumulate 1 --latent 8 --head-width 8 --mean 0 --std 1"
 """The same for the recipes of whole slides."""
+A3 = "train-with-a3"
+"""Stands for the script that trains with A3."""
 EVALUATION = "--eval-sample 3 --eval-repeats 2"
 SLIDES = {"panda": "*.tiff", "camelyon17": "*_node_0.tif", "tcga-nsclc": "*-DX1*.svs"}
 """Slides to predict."""
@@ -45,9 +43,17 @@ def commands(capsys: pytest.CaptureFixture[str], name: str, out: str) -> list[li
     """Run `tfbig dataset` in the working directory, and return the commands of its last lines."""
     capsys.readouterr()
     assert main(["dataset", name, name, "--out", out]) in (0, 3)
-    lines = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out.replace(
+        f"python -m {train_with_a3.__name__} ", f"tfbig {A3} "
+    )
+    lines = printed.splitlines()
     assert lines[-1].startswith("tfbig ")
     return [shlex.split(line)[1:] for line in lines if line.startswith("tfbig ")]
+
+
+def run_printed(command: list[str]) -> int:
+    """Run a command, or the script that trains with A3."""
+    return train_with_a3.main(command[1:]) if command[0] == A3 else main(command)
 
 
 def smaller(name: str, command: list[str]) -> list[str]:
@@ -55,8 +61,6 @@ def smaller(name: str, command: list[str]) -> list[str]:
     flags = PATCHGD if "patchgd-panda" in command[2] else SMALLER[name]
     if "whole-slides" in command[2]:
         flags = WHOLE
-    if "ultramnist-as-published" in command[2]:
-        flags = f"{IMAGES} --num-images 20 10 10 --canvas 64 --factors 1 1 --patch 32"
     return [*command, *flags.split(), "--quiet"]
 
 
@@ -72,13 +76,13 @@ def test_printed_commands_plan(name: str, here: Path, capsys: pytest.CaptureFixt
     """The first recipe of each data set reads what was written."""
     dataset_folders.FOLDERS[name](here / name)
     printed = commands(capsys, name, "tables")
-    first = next(command for command in printed if command[0] == "train")
-    assert main([*smaller(name, first), "--dry-run"]) == 0
+    first = next(command for command in printed if command[0] in ("train", A3))
+    assert run_printed([*smaller(name, first), "--dry-run"]) == 0
     assert not (here / "runs").exists()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["panda", "camelyon17", "qmnist"])
+@pytest.mark.parametrize("name", ["panda", "camelyon17"])
 def test_all_printed_commands_plan(
     name: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,16 +91,16 @@ def test_all_printed_commands_plan(
         dataset_folders.FOLDERS[name](folder)
     )
     printed = commands(capsys, name, "tables")
-    assert len(printed) == {"panda": 6, "camelyon17": 3, "qmnist": 4}[name]
+    assert len(printed) == {"panda": 6, "camelyon17": 3}[name]
     for command in printed:
-        assert main([*smaller(name, command), "--dry-run"]) == 0, command
+        assert run_printed([*smaller(name, command), "--dry-run"]) == 0, command
 
 
 def check_run(name: str, here: Path, command: list[str]) -> Path:
     """Train, resume and evaluate with a printed command, and return the run folder."""
     run = here / command[command.index("--out") + 1]
-    assert main(smaller(name, command)) == 0
-    assert main([*smaller(name, command), "--epochs", "2", "--resume"]) == 0
+    assert run_printed(smaller(name, command)) == 0
+    assert run_printed([*smaller(name, command), "--epochs", "2", "--resume"]) == 0
     assert metrics(run)["epochs"] == 2
     assert main(["evaluate", str(run), "--out", "again", "--quiet"]) == 0
     assert predictions(here / "again") == predictions(run)
@@ -104,15 +108,7 @@ def check_run(name: str, here: Path, command: list[str]) -> Path:
 
 
 @pytest.mark.slow
-def test_train_resume_evaluate(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    dataset_folders.uci_har(here / "uci-har")
-    check_run("uci-har", here, commands(capsys, "uci-har", "tables")[0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [name for name in SMALLER if name not in ("uci-har", "camelyon16")]
-)
+@pytest.mark.parametrize("name", [name for name in SMALLER if name != "camelyon16"])
 def test_train_resume_evaluate_predict(
     name: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,7 +153,8 @@ def test_features(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[-1] == f"{command} --out runs/features-camelyon17"
     assert main([*shlex.split(command)[1:], "--dry-run"]) == 0
     assert "train: 48 bags of 6 to 6 instances" in capsys.readouterr().out
-    assert main(["dataset", "uci-har", "camelyon17", "--features", str(here)]) == 1
+    dataset_folders.imagenet100(here / "pictures")
+    assert main(["dataset", "imagenet-100", "pictures", "--features", str(here)]) == 1
     assert "--features: is for data sets of slides only" in capsys.readouterr().err
 
 

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import dataset_folders
 import h5py
 import numpy as np
 import pytest
@@ -21,8 +20,6 @@ from samples import ROOT
 import train
 from tfbig.cli.data import bags
 from tfbig.cli.data.splits import SPLITS
-from tfbig.cli.settings.tasks import MILSettings
-from tfbig.datasets.digits import read_digits
 
 
 @pytest.mark.slow
@@ -132,67 +129,6 @@ def test_bags_of_training_are_filled_with_white_tiles(tmp_path):
     ]
 
 
-def test_bags_of_qmnist(tmp_path):
-    """Of the recipe: 500 digits, 5 % of them nines in a positive bag; a third of the test digits validates."""
-    files = {"train": "qmnist-train", "test": "qmnist-test"}
-    dataset_folders.digits(tmp_path, tuple(files.values()), count=2400)
-    data = bags.load(recipe("abmil-acc-qmnist-as-published", tmp_path))
-    assert [len(getattr(data, split).bags) for split in SPLITS] == [100, 30, 60]
-    numbers = {  # of each digit, resized, in its file
-        part: {large_digit(tile): n for n, tile in enumerate(pool_of(tmp_path, part))}
-        for part in files
-    }
-    found = {}
-    for split, count in zip(SPLITS, (2, 8, 8), strict=True):
-        part, known = getattr(data, split), numbers["train" if split == "train" else "test"]
-        bags_of_split = []
-        for bag, label in list(zip(part.bags, part.labels, strict=True))[:count]:
-            assert bag.shape == (500, 84, 84, 1)
-            places = [known[tile.tobytes()] for tile in bag.read(0, 500)]
-            assert len(set(places)) == 500
-            np.testing.assert_array_equal(bag.labels, np.array(places) % 10 == 9)
-            assert bag.labels.sum() == (25 if label else 0)
-            bags_of_split.append(set(places))
-        found[split] = set.union(*bags_of_split)
-    assert not found["val"] & found["test"]
-    assert 750 < len(found["val"]) <= 800
-    assert 1450 < len(found["test"]) <= 1600
-
-
-def pool_of(folder, part):
-    """Return the digits of an IDX file."""
-    pool, _ = read_digits(folder, part)
-    return pool.read(0, pool.shape[0])
-
-
-def large_digit(tile):
-    """Return the bytes of a digit in 84 x 84 pixels."""
-    return Image.fromarray(tile[..., 0]).resize((84, 84), Image.Resampling.BILINEAR).tobytes()
-
-
-def test_bags_of_imagenette(tmp_path):
-    """A fifth of the training pictures validates; pictures are known by their grey value."""
-    for part, first, count in (("train", 0, 25), ("val", 100, 10)):
-        for label in range(2):
-            folder = tmp_path / part / f"class{label}"
-            folder.mkdir(parents=True)
-            for i in range(count):
-                grey = (first + 50 * label + i,) * 3
-                Image.new("RGB", (130, 120), grey).save(folder / f"{i}.png")
-    settings = recipe("abmil-acc-imagenette-as-published", tmp_path, key=1, instances=4)
-    data = bags.load(replace(settings, num_bags=(60, 60, 60), share=0.75))
-    greys = {}
-    for split in SPLITS:
-        tiles = [bag.read(0, 4) for bag in getattr(data, split).bags]
-        assert {tile.shape for tile in tiles} == {(4, 112, 112, 3)}
-        greys[split] = {int(value) for tile in tiles for value in tile[:, 50, 50, 0]}
-        assert sum(label == 1 for label in getattr(data, split).labels) == 30
-    assert len(greys["train"]) == 40
-    assert len(greys["val"]) == 10
-    assert greys["train"] | greys["val"] == {*range(25), *range(50, 75)}
-    assert greys["test"] == {*range(100, 110), *range(150, 160)}
-
-
 @pytest.mark.slow
 def test_folders_of_tiles(tmp_path):
     data = tmp_path / "data"
@@ -244,21 +180,30 @@ def test_invalid_table(content, message, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_digits_need_a_folder(tmp_path, capsys):
-    assert run_mil(tmp_path / "out", "--bags", "digits") == 1
-    assert "--bags digits needs --data FOLDER" in capsys.readouterr().err
+def test_data_is_needed(tmp_path, capsys):
+    assert train.main(["--task", "mil", "--out", str(tmp_path / "out")]) == 2
+    assert "--task mil needs --data: a table of slides" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
-def test_splits_are_disjoint():
-    options = train.settings_of(MIL)
-    data = bags.load(options)
-    tiles = [{t.tobytes() for b in getattr(data, s).bags for t in b.read(0, 8)} for s in SPLITS]
-    assert not tiles[0] & tiles[1]
-    assert not tiles[1] & tiles[2]
+def test_labels_of_instances(tmp_path):
+    """They are beside a bag, and are kept for the evaluation of its attention."""
+    lines = ["bag,label,split"]
+    for number, split in enumerate(SPLITS):
+        np.save(tmp_path / f"{number}.npy", np.zeros((3, 4, 4, 3), np.uint8))
+        lines.append(f"{number}.npy,{number % 2},{split}")
+    np.save(tmp_path / "0.labels.npy", np.array([True, False, True]))
+    np.save(tmp_path / "2.labels.npy", np.array([True]))
+    (tmp_path / "bags.csv").write_text("\n".join([*lines, "0.npy,0,test"]))
+    data = bags.load(train.settings_of(["--task", "mil", "--data", str(tmp_path)]))
+    assert data.train.bags[0].labels.tolist() == [True, False, True]
+    assert data.val.bags[0].labels is None
+    ((_, reason),) = data.failed
+    assert "2.npy: has labels of shape (1,) for 3 instances" in reason
 
 
 def test_resolution_that_is_not_used(capsys):
     """It may be that of a recipe, so it is no error."""
-    bags.load(MILSettings(bags="shapes", mpp=0.5, num_bags=(2, 2, 2)))
-    expected = "warning: --mpp 0.5 is not used with --bags shapes, whose tiles are as they are\n"
+    bags.load(train.settings_of([*MIL, "--mpp", "0.5"]))
+    expected = "warning: --mpp 0.5 is not used with --bags folder, whose tiles are as they are\n"
     assert capsys.readouterr().err == expected

@@ -1,14 +1,12 @@
 """Images of `--task images`: folders, class folders, time series, and augmentation."""
 
-import dataset_folders
 import numpy as np
 import pytest
 from cli_runs import PATCHGD, metrics, run_patchgd
 from PIL import Image
-from samples import ROOT
 
 import train
-from tfbig import sources
+from tfbig import SourceError, sources
 from tfbig.cli.data import images, splits
 from tfbig.data.worker_shards import Shard
 
@@ -66,34 +64,6 @@ def test_images_of_every_mode(first, last, tmp_path):
     )
     opened = [image for split in splits.SPLITS for image in getattr(data, split).images]
     assert {image.read(0, 40).shape for image in opened} == {(40, 50, 3)}
-
-
-def test_augmentation_and_aspect_of_a3(tmp_path):
-    """Crops come from whole images, and differ between epochs; the middle of test images is used."""
-    for split in ("train", "val"):
-        for number, name in enumerate(("cat", "dog")):
-            (tmp_path / split / name).mkdir(parents=True)
-            for i in range(6):
-                pixels = np.full((40, 80, 3), 40 * i + number, np.uint8)
-                pixels[:, :20] = 255  # outside of the middle
-                Image.fromarray(pixels).save(tmp_path / split / name / f"{i}.png")
-    flags = ["--images", "pictures", "--data", str(tmp_path), "--side", "38", "--keep-aspect"]
-    options = train.settings_of([*PATCHGD, *flags, "--augment", "a3", "--batch-size", "4"])
-    data = images.load(options)
-    assert not any((image.read(0, 38) == 255).any() for image in data.test.images)
-    first, second, again = (
-        [
-            (x.numpy(), y.numpy())
-            for x, y in images.dataset(data.train, options, True, shard, True, 2)
-        ]
-        for shard in (Shard(0), Shard(1), Shard(1))
-    )
-    assert first[0][0].shape == (4, 38, 38, 3)
-    assert not np.array_equal(first[0][0], second[0][0])
-    for (x, y), (same_x, same_y) in zip(second, again, strict=True):
-        np.testing.assert_array_equal(x, same_x)
-        np.testing.assert_array_equal(y, same_y)
-        np.testing.assert_allclose(y.sum(1), 1, atol=1e-6)
 
 
 def test_shares_of_splits(tmp_path):
@@ -158,7 +128,7 @@ def test_only_images_of_16_bits(tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["device", "patchgd"])
-def test_class_folders_with_mixing(mode, tmp_path):
+def test_class_folders(mode, tmp_path):
     for split, count in (("train", 10), ("val", 3)):
         for name in ("cat", "dog"):
             folder = tmp_path / split / name
@@ -168,38 +138,20 @@ def test_class_folders_with_mixing(mode, tmp_path):
                 Image.fromarray(pixels).save(folder / f"{i}.jpg")
     flags = ("--images", "pictures", "--data", str(tmp_path), "--side", "48", "--stride", "8")
     flags += ("--mode", mode)
-    assert run_patchgd(tmp_path / "out", *flags, "--augment", "a3", "--epochs", "1") == 0
+    assert run_patchgd(tmp_path / "out", *flags, "--epochs", "1") == 0
     assert np.sum(metrics(tmp_path / "out")["confusion"]) == 6
     loaded = images.load(train.settings_of([*PATCHGD, *flags]))
     assert [len(getattr(loaded, s).labels) for s in splits.SPLITS] == [18, 2, 6]
     assert loaded.classes == ("cat", "dog")
 
 
-def test_label_of_a_series_out_of_range(tmp_path, capsys):
-    folder = dataset_folders.uci_har(tmp_path, 12, 6) / "UCI HAR Dataset"
-    file = folder / "train" / "y_train.txt"
-    file.write_text("1\n2\n1000000\n" + "3\n" * 9)
-    flags = ["--task", "images", "--images", "har", "--data", str(folder), "--encoder", "series"]
-    assert train.main([*flags, "--head", "series", "--patch", "16", "--dry-run"]) == 1
-    assert f"{file}: line 3: label 1e+06; expected 1 to 6." in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["patchgd", "device"])
-def test_series(mode, tmp_path):
-    rng = np.random.default_rng(0)
-    for part, count in (("train", 20), ("test", 8)):
-        folder = tmp_path / part / "Inertial Signals"
-        folder.mkdir(parents=True)
-        for name in images.SIGNALS:
-            np.savetxt(folder / f"{name}_{part}.txt", rng.normal(size=(count, 128)))
-        np.savetxt(tmp_path / part / f"y_{part}.txt", np.arange(count) % 6 + 1, fmt="%d")
-    recipe = str(ROOT / "recipes" / "patchgd-har-as-published.yaml")
-    flags = ["--config", recipe, "--data", str(tmp_path), "--out", str(tmp_path / "out")]
-    assert train.main([*flags, "--epochs", "1", "--mode", mode]) == 0
-    assert np.sum(metrics(tmp_path / "out")["confusion"]) == 8
-    (tmp_path / "test" / "y_test.txt").unlink()
-    assert train.main([*flags[:-1], str(tmp_path / "other"), "--epochs", "1"]) == 1
+@pytest.mark.parametrize(("shape", "dtype"), [((16, 3), "float64"), ((16, 3, 1), "float32")])
+def test_what_is_no_series(shape, dtype, tmp_path):
+    np.save(tmp_path / "0.npy", np.zeros(shape, dtype))
+    (tmp_path / "images.csv").write_text("image,label,split\n0.npy,a,train\n0.npy,b,val\n")
+    flags = ["--task", "images", "--data", str(tmp_path), "--encoder", "series"]
+    with pytest.raises(SourceError, match=r"expected a series \[samples, channels\] of float32"):
+        images.load(train.settings_of(flags))
 
 
 def test_augmentation_differs_between_epochs(cohort_table):

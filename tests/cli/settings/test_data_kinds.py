@@ -16,16 +16,12 @@ from tfbig.cli.settings import data_kinds
     [
         ("images", ["images.csv", "train/a/x.png", "val/a/x.png"], "folder"),
         ("images", ["slides.csv", "a.svs"], "slides"),
-        ("images", ["train/Inertial Signals/a.txt", "test/Inertial Signals/a.txt"], "har"),
         ("images", ["train/a/x.png", "train/b/x.png", "val/a/y.png", "val/b/y.png"], "pictures"),
         ("images", ["a/x.png", "b/y.png", "README.md"], "pictures"),
-        ("images", ["train-images-idx3-ubyte.gz"], "digits"),
         ("bags", ["bags.csv", "a.npy"], "folder"),
         ("bags", ["slides.csv"], "slides"),
         ("bags", ["features.csv", "a.h5"], "features"),
-        ("bags", ["train/a/x.png", "val/a/y.png"], "pictures"),
         ("bags", ["tumour/a.svs", "normal/b.svs"], "slides"),
-        ("bags", ["qmnist-train-images-idx3-ubyte"], "digits"),
     ],
 )
 def test_folders(name: str, files: list[str], expected: str, tmp_path: Path) -> None:
@@ -68,8 +64,6 @@ def test_tables_and_flags(tmp_path: Path) -> None:
     assert train.settings_of(words).bags == "slides"
     assert train.settings_of([*words, "--features", str(tmp_path)]).bags == "features"
     assert train.settings_of([*words, "--bags", "features"]).bags == "features"
-    assert train.settings_of(["--task", "mil"]).bags == "shapes"
-    assert train.settings_of(["--task", "images"]).images == "drawn"
 
 
 @pytest.mark.parametrize(
@@ -77,8 +71,6 @@ def test_tables_and_flags(tmp_path: Path) -> None:
     [
         (["--task", "images"], "cannot tell what it contains.*folder: images.csv; slides"),
         (["--task", "mil"], "cannot tell what it contains.*name the kind with --bags"),
-        (["--task", "images", "--images", "drawn"], "is not read with --images drawn"),
-        (["--task", "mil", "--bags", "shapes"], "is not read with --bags shapes"),
     ],
 )
 def test_mistakes(
@@ -113,23 +105,3 @@ def test_table_of_a_folder(name: str, header: str, message: str, tmp_path: Path)
         data_kinds.kind(name, str(path))
     path.write_text(f"slide_id,{header}\n")
     assert data_kinds.kind(name, str(path)) == "slides"
-
-
-@pytest.mark.parametrize("task", ["images", "mil"])
-@pytest.mark.parametrize("flag", ["slides", "splits"])
-def test_flags_of_data_without_data(
-    task: str, flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A run would not be on these slides, but on drawn images."""
-    with pytest.raises(SystemExit, match="2"):
-        train.settings_of(["--task", task, f"--{flag}", str(tmp_path)])
-    assert f"--{flag} {tmp_path}: needs --data" in " ".join(capsys.readouterr().err.split())
-
-
-def test_a_demonstration_is_named(tmp_path: Path) -> None:
-    for task in ("mil", "images"):
-        drawn = train.settings_of(["--task", task])
-        assert data_kinds.demonstration(drawn) == ["no --data: a demonstration on drawn images"]
-        real = train.settings_of(["--task", task, "--data", str(tmp_path / "slides.csv")])
-        assert data_kinds.demonstration(real) == []
-    assert data_kinds.demonstration(train.settings_of([])) == []

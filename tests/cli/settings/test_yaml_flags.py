@@ -24,12 +24,22 @@ def test_recipes_are_found_in_every_directory(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     recipe = Path("recipes") / "abmil-original.yaml"
-    assert yaml_flags.read_yaml(recipe)["bags"] == "digits"
+    assert yaml_flags.read_yaml(recipe)["bags"] == "folder"
     recipe.parent.mkdir()
-    recipe.write_text("bags: shapes\n")  # a file of the user comes first
-    assert yaml_flags.read_yaml(str(recipe))["bags"] == "shapes"
+    recipe.write_text("bags: slides\n")  # a file of the user comes first
+    assert yaml_flags.read_yaml(str(recipe))["bags"] == "slides"
     with pytest.raises(SystemExit):
         yaml_flags.read_yaml("abmil-original.yaml")
+
+
+def test_what_former_runs_saved(tmp_path: Path) -> None:
+    """Settings of drawn data had no effect on runs of other data, which continue."""
+    file = tmp_path / "config.yaml"
+    file.write_text("task: mil\nbags: slides\nnum_bags: [1, 2, 3]\nkey: 9\npublished: false\n")
+    assert yaml_flags.read_tokens(file, RunSettings) == ["--task=mil", "--bags=slides"]
+    file.write_text("task: images\ncanvas: 256\nwarm_start: 4\nloss: binary_cross_entropy\n")
+    tokens = ["--task=images", "--warm-start=4", "--loss=binary_cross_entropy"]
+    assert yaml_flags.read_tokens(file, RunSettings) == tokens  # unknown flags are refused
 
 
 @pytest.mark.parametrize(

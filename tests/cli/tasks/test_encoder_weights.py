@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 
 import dataset_folders
+import drawn_folders
 import keras
 import numpy as np
 import pytest
@@ -79,10 +80,8 @@ IMAGENET = (
     "imagenet",
     "--mode",
     "frozen",
-    "--num-bags",
-    "2",
-    "2",
-    "2",
+    "--data",
+    drawn_folders.bags(2, 2, 2),
 )
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tfbig import SourceError
 from tfbig.cli import paths
-from tfbig.cli.data import published_datasets, splits
+from tfbig.cli.data import collection, splits
+from tfbig.cli.data.collection import Recipe
 from tfbig.cli.data.collection_tables import Found, Table, shortened, with_features
 from tfbig.cli.data.folds import fold_rows
-from tfbig.cli.data.published_datasets import Recipe
 from tfbig.cli.settings.commands import DatasetSettings
 from tfbig.results import run_folder
 from tfbig.sources.table import SPLITS
@@ -26,29 +26,29 @@ COLUMNS = {"images": "image", "bags": "bag"}
 
 def run(settings: DatasetSettings) -> int:
     """Print what is there, what is missing and how to train; return 3 if something is missing."""
-    collection = published_datasets.COLLECTIONS[settings.name]
-    print(f"{settings.name}: {collection.about}")
+    declared = collection.named(settings.name)
+    print(f"{settings.name}: {declared.about}")
     if settings.folder is None:
-        print(collection.expected)
+        print(declared.expected)
         return 0
     try:
         paths.check_path(settings.folder, settings.folder, "folder")
     except paths.FlagError:
-        print(collection.expected)
+        print(declared.expected)
         raise
     if settings.out:
         read = [settings.folder, *([settings.features] if settings.features else [])]
         paths.check_results(settings.out, read)
-    found = published_datasets.read(settings.name, settings.folder, settings.seed)
+    found = collection.read(settings.name, settings.folder, settings.seed)
     if settings.features:
         _add_features(found, settings.features)
-    trained = {recipe.table for recipe in collection.recipes if not recipe.of_run}
+    trained = {recipe.table for recipe in declared.recipes if not recipe.of_run}
     found.missing += [
         gap for table in found.tables if table.name in trained for gap in table.gaps()
     ]
     _print_found(found)
     if found.folder is None and not any(table.rows for table in found.tables):
-        print(collection.expected)
+        print(declared.expected)
         raise SourceError(
             f"{settings.folder}: holds nothing of {settings.name} that can be used; expected the files above. Check "
             "the path."
@@ -57,7 +57,7 @@ def run(settings: DatasetSettings) -> int:
     if out is not None:
         for table in found.tables:
             write(table, out, settings.folds, settings.seed)
-    _print_commands(collection.recipes, found, out)
+    _print_commands(declared.recipes, found, out)
     return 3 if found.missing else 0
 
 
@@ -146,7 +146,8 @@ def command(recipe: Recipe, data: Path) -> str:
     what = f"--config recipes/{recipe.name}.yaml --data {shlex.quote(str(data))}"
     if recipe.of_run:
         return f"tfbig evaluate runs/{recipe.of_run} {what}"
-    return f"tfbig train {what} --out runs/{recipe.run or recipe.name}"
+    program = f"python -m {recipe.script}" if recipe.script else "tfbig train"
+    return f"{program} {what} --out runs/{recipe.run or recipe.name}"
 
 
 def write(table: Table, folder: Path, folds: int | None, seed: int) -> None:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from tfbig import SourceError
 from tfbig.cli import load_model, machine, open_run, paths
-from tfbig.cli.settings import data_kinds, training
+from tfbig.cli.settings import training
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.cli.tasks import run_series, trainer
 from tfbig.results import run_folder
@@ -25,7 +25,7 @@ def run(settings: TrainSettings) -> int:
     try:
         prepared = prepare(settings)
         with machine.chief_prints():
-            for line in (*data_kinds.demonstration(settings), *notices, *machine.replica_notice()):
+            for line in (*notices, *machine.replica_notice()):
                 print(line)
             task = TASKS[prepared.task].new_trainer()
             if several := run_series.members_of(prepared):

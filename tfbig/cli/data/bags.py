@@ -1,4 +1,4 @@
-"""Bags for `--task mil`: drawn shapes, digits, pictures, a folder with `bags.csv`, slides as tiles or features."""
+"""Bags for `--task mil`: a folder with `bags.csv`, slides as tiles or features."""
 
 from __future__ import annotations
 
@@ -10,34 +10,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tfbig import SourceError, mil
 from tfbig.cli.data import cohort, splits, stain, target_columns, tile_coords
 from tfbig.cli.data.scales import SAME
 from tfbig.cli.data.splits import Data
 from tfbig.cli.data.tile_selection import MIN_TISSUE, MPP, TILE, Selection
+from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.tasks import MILSettings
-from tfbig.datasets.digits import read_digits
-from tfbig.mil import generate
-from tfbig.sources import Bag, Coords, Filled, Subset, open_bag, read_coords
+from tfbig.sources import Bag, Coords, Filled, open_bag, read_coords
 from tfbig.sources.resolution import one_size
 from tfbig.sources.table import SPLITS, Row
-
-Pool = tuple[Bag, npt.NDArray[Any]]
-"""Instances and their classes."""
 
 
 def load(settings: MILSettings) -> Data:
     """Return the data that `--bags` names."""
     loaders: dict[str, Callable[[MILSettings], Data]] = {
-        "shapes": _shapes,
-        "digits": _digits,
-        "pictures": _pictures,
         "folder": _folder,
         "slides": _slides,
         "features": _features,
     }
+    if settings.data is None:
+        raise FlagError(
+            "--task mil needs --data: a table of slides, a folder of slides for each class, or a folder with bags.csv. "
+            "To try it on drawn bags: python -m tfbig.recipes.write_drawn_bags FOLDER, and --data FOLDER."
+        )
     stain.check(settings.stain, settings.bags == "slides", "--bags")
     if settings.bags != "slides" and not settings.test_only:
         splits.say_unused(
@@ -112,67 +109,9 @@ def _filled(part: mil.BagSet, count: int) -> mil.BagSet:
     return replace(part, bags=bags)
 
 
-def _composed(pools: Sequence[Pool], key: int, settings: MILSettings) -> Data:
-    """Compose the bags of every split from its own pool; `pools` lists `(instances, classes)`."""
-    size = (settings.tile, settings.tile) if settings.tile else None
-    sets = [
-        generate.compose(
-            instances,
-            classes,
-            key,
-            number,
-            settings.instances,
-            settings.share,
-            size=size,
-            seed=settings.seed * 10 + i,
-            name=split,
-        )
-        for i, (split, (instances, classes), number) in enumerate(
-            zip(SPLITS, pools, settings.num_bags, strict=True)
-        )
-    ]
-    return Data.of(sets, classes=("negative", "positive"))
-
-
-def _shapes(settings: MILSettings) -> Data:
-    pools = [generate.shapes(1500, settings.tile or 24, settings.seed * 10 + i) for i in range(3)]
-    return _composed(pools, generate.SHAPES.index("ring"), settings)
-
-
-def _digits(settings: MILSettings) -> Data:
-    """Use a third of the test digits for validation (Andersson et al. 2022, section 4)."""
-    train = read_digits(_data_folder(settings), "train")
-    instances, classes = read_digits(_data_folder(settings), "test")
-    order = np.random.default_rng(settings.seed).permutation(len(classes))
-    third = len(order) // 3
-    val, test = (_subset(instances, classes, order[s]) for s in (np.s_[:third], np.s_[third:]))
-    return _composed([train, val, test], settings.key, settings)
-
-
-def _pictures(settings: MILSettings) -> Data:
-    """Read `DATA/train/CLASS/*`, a fifth of it for validation, and `DATA/val/CLASS/*` for testing."""
-    folder, size = Path(_data_folder(settings)), (settings.tile or 112,) * 2
-    instances, classes, names = generate.pictures(folder / "train", size)
-    test, test_classes, test_names = generate.pictures(folder / "val", size)
-    if names != test_names:
-        raise SourceError(
-            f"{folder}: train has classes {names}, val has {test_names}. Use the same folders in both."
-        )
-    if not 0 <= settings.key < len(names):
-        raise SourceError(f"{folder}: has classes 0 to {len(names) - 1}; --key is {settings.key}.")
-    order = np.random.default_rng(settings.seed).permutation(len(classes))
-    fifth = len(order) // 5
-    val, train = (_subset(instances, classes, order[s]) for s in (np.s_[:fifth], np.s_[fifth:]))
-    return _composed([train, val, (test, test_classes)], settings.key, settings)
-
-
-def _subset(instances: Bag, classes: npt.NDArray[Any], places: npt.NDArray[Any]) -> Pool:
-    return Subset(instances, places), classes[places]
-
-
 def _folder(settings: MILSettings) -> Data:
     """Read `bags.csv` of a folder: columns `bag` (a path in it), those of the target, and `split` or `patient`."""
-    found = target_columns.read(Path(_data_folder(settings)) / "bags.csv", "bag", settings)
+    found = target_columns.read(Path(settings.data or "") / "bags.csv", "bag", settings)
 
     def opened(split: str) -> mil.BagSet:
         chosen = found.table.of_split(split)
@@ -334,9 +273,3 @@ def _resolution(settings: MILSettings) -> dict[str, Any]:
     """Return the resolution that is asked for, such as `{"mpp": 0.5}`, or an empty dict."""
     values = {key: getattr(settings, key) for key in tile_coords.RESOLUTIONS}
     return {key: value for key, value in values.items() if value is not None}
-
-
-def _data_folder(settings: MILSettings) -> str:
-    if settings.data is None:
-        raise SourceError(f"--bags {settings.bags} needs --data FOLDER.")
-    return settings.data

@@ -13,6 +13,8 @@ from tfbig.sources.table import Table as CsvTable
 
 MANY = 10
 """Number of entries from which on missing files are counted instead of named."""
+EIGHTY_TWENTY = (0.72, 0.08, 0.2)
+"""Shares of 80:20, with a tenth of the training share for validation."""
 
 
 @dataclass

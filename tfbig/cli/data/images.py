@@ -1,15 +1,14 @@
-"""Images and labels for `--task images`: UltraMNIST, tables, class folders, UCI HAR, slides."""
+"""Images and labels for `--task images`: tables, class folders, slides."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
@@ -18,17 +17,12 @@ from tfbig import SourceError, sources
 from tfbig.cli.data import class_folders, cohort, splits, splitting, stain, target_columns
 from tfbig.cli.data.background import Masking
 from tfbig.cli.data.splits import Data
+from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.tasks import ImageSettings
 from tfbig.data import epochs
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
-from tfbig.datasets.digits import drawn_digits, read_digits
-from tfbig.datasets.ultramnist import ultramnist
-from tfbig.sources import a3
 from tfbig.sources.table import SPLITS, Row
 from tfbig.system import callbacks
-
-SIGNALS = [f"{kind}_{axis}" for kind in ("total_acc", "body_acc", "body_gyro") for axis in "xyz"]
-ACTIVITIES = ("walking", "upstairs", "downstairs", "sitting", "standing", "laying")
 
 
 @dataclass(frozen=True)
@@ -51,21 +45,15 @@ class ImageSet:
 
 def load(settings: ImageSettings) -> Data:
     """Return the data that `--images` names."""
-    loaders = dict.fromkeys(POOLS, _ultramnist) | {
-        "folder": _folder,
-        "pictures": _pictures,
-        "har": _har,
-        "slides": _slides,
-    }
-    if settings.augment and settings.images == "har":
-        raise SourceError(
-            f"--augment {settings.augment} is for images, not for signals. Remove it."
+    if settings.data is None:
+        raise FlagError(
+            "--task images needs --data: a table of slides, a folder of images for each class, or a folder with "
+            "images.csv. To try it on drawn images: python -m tfbig.recipes.write_ultramnist FOLDER, and --data FOLDER."
         )
-    if settings.stain_jitter and (settings.augment == "a3" or settings.images == "har"):
-        raise SourceError(
-            "--stain-jitter changes images that are read in parts; it is for neither --augment a3 nor --images har. "
-            "Remove it."
-        )
+    loaders = {"folder": _folder, "pictures": _pictures, "slides": _slides}
+    if settings.encoder == "series" and (settings.augment or settings.stain_jitter):
+        name = "--augment" if settings.augment else "--stain-jitter"
+        raise SourceError(f"{name} is for images, not for --encoder series. Remove it.")
     stain.check(settings.stain, settings.images == "slides", "--images")
     if settings.images != "slides":
         given = {name: getattr(settings, name) for name in ("mpp", "magnification")}
@@ -110,7 +98,6 @@ def dataset(
     learns: bool = False,
     shard: Shard = ALL_BATCHES,
     dense: bool = False,
-    classes: int = 0,
 ) -> tf.data.Dataset:
     """Return the batches of an epoch; each iteration returns the next epoch.
 
@@ -120,35 +107,28 @@ def dataset(
         learns: Whether images are shuffled and augmented, differently in every epoch.
         shard: Batches of this worker, and the epoch to start with.
         dense: Whether to return tensors instead of handles.
-        classes: Number of classes, if augmentation mixes labels.
     """
-    mixes = learns and settings.augment == "a3"
-    number, name = tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string)
-    label = tf.TensorSpec(part.labels.shape[1:], part.labels.dtype)
     data = epochs.dataset(
         partial(
-            _seeded if mixes else _item,
+            _item,
             part,
             learns and settings.augment == "slide",
             settings.stain_jitter if learns else 0.0,
         ),
         len(part.images),
         settings.batch_size,
-        (name, label, number) if mixes else (name, label),
+        (
+            tf.TensorSpec([], tf.string),
+            tf.TensorSpec(part.labels.shape[1:], part.labels.dtype),
+        ),
         seed=settings.seed,
         shuffle=learns,
         sizes=[float(np.prod(i.shape)) for i in part.images] if settings.like_sizes else None,
-        shard=replace(shard, first=0) if mixes else shard,  # mixing draws numbers batch after batch
+        shard=shard,
     )
-    if mixes:
-        data = data.map(partial(_augmented, part.images[0].shape))
-    elif dense:
+    if dense:
         data = data.map(partial(_opened, part.images[0], settings.batch_size > 1))
     data = data.batch(settings.batch_size)
-    if mixes:
-        drawn = np.random.default_rng([settings.seed, shard.epoch, 1, shard.own.start])
-        data = data.map(_mixed(classes, int(drawn.integers(2**31))))
-        data = data.skip(shard.first // shard.replicas * len(shard.own))
     return data.prefetch(1) if dense else data
 
 
@@ -160,13 +140,6 @@ def _item(
     if augments or jitter:
         return image.changed_handle(drawn, augments, jitter), label
     return image.handle, label
-
-
-def _seeded(
-    part: ImageSet, augments: bool, jitter: float, number: int, drawn: Any
-) -> tuple[Any, Any, Any]:
-    """Return the handle and the label of an image, and the random number that augments it."""
-    return part.images[number].handle, part.labels[number], drawn
 
 
 def _opened(first: Any, same_size: bool, handle: Any, label: Any) -> tuple[Any, Any]:
@@ -183,98 +156,9 @@ def _read(handle: Any, shape: Sequence[int | None], dtype: Any) -> Any:
     return tf.ensure_shape(callbacks.numpy_function(read, [handle], tf.as_dtype(dtype)), shape)
 
 
-def _augmented(shape: tuple[int, ...], handle: Any, label: Any, seed: Any) -> tuple[Any, Any]:
-    """Return an image of `shape` as a tensor, augmented as in A3 from the whole image, and its label."""
-
-    def read(name: bytes, seed: int) -> Any:
-        image: Any = sources.resolve(name.decode())
-        whole = image.whole if isinstance(image, sources.CenterCropped) else image
-        return a3.augment(whole, (shape[0], shape[1]), int(seed))
-
-    image = callbacks.numpy_function(read, [handle, seed], tf.uint8)
-    return tf.ensure_shape(image, shape), label
-
-
-def _mixed(classes: int, seed: int) -> Callable[[Any, Any], Any]:
-    """Mix the images of a batch as in A3: by mixup 0.1 or by cutmix 1.0, each with probability 1/2."""
-    mixup, cutmix = keras.layers.MixUp(0.1, seed=seed), keras.layers.CutMix(1.0, seed=seed)
-
-    def mixed(x: Any, y: Any) -> tuple[Any, Any]:
-        batch = {"images": tf.cast(x, tf.float32), "labels": tf.one_hot(y, classes)}
-        either = tf.random.uniform([], seed=seed) < 0.5
-        batch = tf.cond(either, lambda: mixup(batch), lambda: cutmix(batch))
-        return batch["images"], batch["labels"]
-
-    return mixed
-
-
-def _printed_digits(settings: ImageSettings) -> list[Any]:
-    counts = [min(20 * number, 4000) for number in settings.num_images]
-    return [drawn_digits(count, settings.seed * 10 + part) for part, count in enumerate(counts)]
-
-
-def _handwritten_digits(settings: ImageSettings) -> list[Any]:
-    """Use a third of the test digits for validation."""
-    pool, classes = read_digits(_data_folder(settings), "test")
-    third = len(classes) // 3
-    val, test = (
-        (sources.Subset(pool, np.arange(len(classes))[part]), classes[part])
-        for part in (np.s_[:third], np.s_[third:])
-    )
-    return [read_digits(_data_folder(settings), "train"), val, test]
-
-
-POOLS = {"drawn": _printed_digits, "digits": _handwritten_digits}
-"""Digits of UltraMNIST for training, validation and testing."""
-
-
-def _ultramnist(settings: ImageSettings) -> Data:
-    try:
-        sets = [
-            ultramnist(
-                pool[0],
-                pool[1],
-                max(number // 10, 1),
-                settings.canvas,
-                settings.factors,
-                settings.digits,
-                settings.seed * 10 + part,
-                split,
-            )
-            for part, (split, pool, number) in enumerate(
-                zip(SPLITS, POOLS[settings.images](settings), settings.num_images, strict=True)
-            )
-        ]
-    except ValueError as error:
-        raise SourceError(f"--canvas, --factors: {error}") from error
-    parts = [ImageSet(tuple(_scaled(i, settings) for i in images), y) for images, y in sets]
-    return Data.of(parts, classes=tuple(map(str, range(10))))
-
-
-def single_digits(settings: ImageSettings, count: int) -> ImageSet:
-    """Return an `ImageSet` of one digit each, sized as in the images.
-
-    An image has 1.5 times as many rows as the largest digit, rounded up to a multiple of 32.
-
-    Args:
-        settings: Settings of the run.
-        count: Number of images.
-    """
-    low, high = settings.factors
-    side = -(-42 * high // 32) * 32
-    pool, labels = POOLS[settings.images](settings)[0]
-    digits, classes = ultramnist(
-        pool, labels, count // 10, side, (low, high), (1,), settings.seed, "single digit"
-    )
-    if not settings.side:
-        return ImageSet(tuple(digits), classes)
-    rows = max(round(side * settings.side / settings.canvas), 32)
-    return ImageSet(tuple(sources.Scaled(image, (rows, rows)) for image in digits), classes)
-
-
 def _folder(settings: ImageSettings) -> Data:
     """Read `images.csv`: columns `image` (a path in the folder), those of the target, and `split` or `patient`."""
-    found = target_columns.read(Path(_data_folder(settings)) / "images.csv", "image", settings)
+    found = target_columns.read(Path(settings.data or "") / "images.csv", "image", settings)
 
     def opened(split: str) -> ImageSet:
         return _open_images(found.table.of_split(split), settings)
@@ -303,7 +187,7 @@ def _slides(settings: ImageSettings) -> Data:
 
 def _pictures(settings: ImageSettings) -> Data:
     """Read images in a folder for each class."""
-    folder = Path(_data_folder(settings))
+    folder = Path(settings.data or "")
     images, names = class_folders.read(folder, settings.seed, settings.class_names)
     table = splitting.with_splits(images, settings, "image")
 
@@ -313,51 +197,6 @@ def _pictures(settings: ImageSettings) -> Data:
     return Data.opened(opened, names, bool(settings.test_only))
 
 
-def _har(settings: ImageSettings) -> Data:
-    """Read the official folder; a tenth of the training windows is for validation."""
-    folder = Path(_data_folder(settings))
-    series, labels = _signals(folder, "train")
-    order = np.random.default_rng(settings.seed).permutation(len(labels))
-    tenth = len(order) // 10
-    parts = [(series[part], labels[part]) for part in (order[tenth:], order[:tenth])]
-    sets = [_series(*pair) for pair in (*parts, _signals(folder, "test"))]
-    return Data.of(sets, classes=ACTIVITIES)
-
-
-def har_files(folder: Path, part: str) -> list[Path]:
-    """Return the files of a part of UCI HAR: nine of signals, and last the one of labels.
-
-    Args:
-        folder: The folder `UCI HAR Dataset`.
-        part: "train" or "test".
-    """
-    signals = [folder / part / "Inertial Signals" / f"{name}_{part}.txt" for name in SIGNALS]
-    return [*signals, folder / part / f"y_{part}.txt"]
-
-
-def _signals(folder: Path, part: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    files = har_files(folder, part)
-    for file in files:
-        if not file.exists():
-            raise SourceError(
-                f"{file}: no such file; expected the folder of UCI HAR. Check --data."
-            )
-    try:
-        *signals, labels = (np.loadtxt(file, dtype=np.float32) for file in files)
-        series = np.stack(signals, -1)
-    except ValueError as error:
-        raise SourceError(f"{folder / part}: is not in the format of UCI HAR ({error}).") from error
-    for line in np.flatnonzero((labels < 1) | (labels > len(ACTIVITIES)))[:1]:
-        raise SourceError(
-            f"{files[-1]}: line {line + 1}: label {labels[line]:g}; expected 1 to {len(ACTIVITIES)}."
-        )
-    return series, labels.astype(np.int64) - 1
-
-
-def _series(series: npt.NDArray[Any], labels: npt.NDArray[Any]) -> ImageSet:
-    return ImageSet(tuple(sources.ArrayBag(one) for one in series), labels)
-
-
 def _open_images(rows: Sequence[Row], settings: ImageSettings) -> ImageSet:
     """Open the images of a split that can be used, in RGB; the others are listed with the reason."""
     images: list[Any] = []
@@ -365,7 +204,8 @@ def _open_images(rows: Sequence[Row], settings: ImageSettings) -> ImageSet:
     failed: list[tuple[str, str]] = []
     for row in rows:
         try:
-            image = _scaled(sources.RGB(sources.OnDisk(row["path"], settings.level)), settings)
+            is_series = settings.encoder == "series"
+            image = _series(row["path"]) if is_series else _picture(row["path"], settings)
         except SourceError as error:
             failed.append((str(row["path"]), str(error)))
             continue
@@ -376,15 +216,28 @@ def _open_images(rows: Sequence[Row], settings: ImageSettings) -> ImageSet:
     return ImageSet(tuple(images), np.array(used), tuple(failed))
 
 
+def _picture(path: Path, settings: ImageSettings) -> Any:
+    return _scaled(sources.RGB(sources.OnDisk(path, settings.level)), settings)
+
+
+def _series(path: Path) -> sources.Bag:
+    """Open a series: samples as instances.
+
+    Raises:
+        SourceError: The file is damaged, or holds something else.
+    """
+    series = sources.open_bag(path)
+    if len(series.shape) != 2 or series.dtype != np.float32:
+        raise SourceError(
+            f"{path}: has shape {series.shape} and dtype {series.dtype}; expected a series [samples, channels] of "
+            "float32 for --encoder series. Save it with numpy.save."
+        )
+    return series
+
+
 def _scaled(image: Any, settings: ImageSettings) -> Any:
     if not settings.side or image.shape[:2] == (settings.side, settings.side):
         return image
     if settings.keep_aspect:
         return sources.CenterCropped(image, settings.side)
     return sources.Scaled(image, (settings.side, settings.side))
-
-
-def _data_folder(settings: ImageSettings) -> str:
-    if settings.data is None:
-        raise SourceError(f"--images {settings.images} needs --data FOLDER.")
-    return settings.data

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pkgutil
+from pathlib import Path
+
 from tfbig.choices import NETWORKS, PATHOLOGY_ENCODERS, TISSUE_METHODS
 
 AGGREGATORS = (
@@ -9,16 +12,15 @@ AGGREGATORS = (
     *("clam_sb", "clam_mb", "dsmil", "abmilx"),
     *("dtfd", "transmil", "transformer", "attention", "mean", "max"),
 )
-AUGMENTATIONS = ("a3", "slide")
+AUGMENTATIONS = ("slide",)
 SLIDE_AUGMENTATIONS = ("none", "brightness")
 BACKGROUNDS = ("skip", "compute")
-BAGS = ("shapes", "digits", "pictures", "folder", "slides", "features")
-IMAGES = ("drawn", "digits", "folder", "pictures", "har", "slides")
+BAGS = ("folder", "slides", "features")
+IMAGES = ("folder", "pictures", "slides")
 INPUT_CHANNELS = {"rgb": 3, "gray": 1, "inverted-gray": 1}
 """Inputs of `tfbig predict`, and the channels of each."""
 BANDS = "bands"
 """Input of `tfbig predict` for satellite scenes: all bands, as they are."""
-LOSSES = ("cross_entropy", "binary_cross_entropy")
 MONITORS = {
     "class": ("loss", "accuracy", "qwk"),
     "survival": ("loss", "concordance"),
@@ -44,20 +46,11 @@ FEATURE_ENCODERS = (
 
 CROP_AUGMENTATIONS = ("none", "flips", "intensities")
 
-COLLECTIONS = {
-    "panda": "prostate biopsies, ISUP grade 0 to 5 (Bulten et al., 2022)",
-    "camelyon16": "lymph nodes, normal or tumour (Bejnordi et al., 2017)",
-    "camelyon17": "lymph nodes of five centres, by slide (Litjens et al., 2018)",
-    "tcga-prad": "prostatectomies, ISUP grade (Zuley et al., 2016)",
-    "tcga-nsclc": "lung, adenocarcinoma or squamous cell carcinoma",
-    "imagenet-100": "pictures of 100 classes of ImageNet",
-    "imagenette": "pictures of ten classes of ImageNet",
-    "qmnist": "handwritten digits (Yadav, Bottou, 2019), or those of MNIST",
-    "ultramnist": "sums of digits of all sizes (Gupta et al., 2022), of the competition or made of MNIST",
-    "nnunet": "volumes in the layout of nnU-Net, or of the Medical Segmentation Decathlon",
-    "uci-har": "activities from signals of a smartphone (Anguita et al., 2013)",
-}
-"""Public data sets of `tfbig dataset`, and what each is."""
+COLLECTIONS = tuple(
+    module.name.replace("_", "-")
+    for module in pkgutil.iter_modules([str(Path(__file__).parents[1] / "data/collections")])
+)
+"""Public data sets of `tfbig dataset`: each is a file of `tfbig/cli/data/collections`."""
 
 WHOLE = "whole"
 """Crop of whole slides."""
@@ -69,8 +62,6 @@ EVALUATED = ("test", "all")
 """Slides of another table that are evaluated."""
 TISSUE = (*TISSUE_METHODS, "grey-tiles", "none")
 """Ways to find tissue, for tiles."""
-WARM_START_EPOCHS = 4
-"""Default number of epochs on single digits."""
 IMAGENET = "imagenet"
 """Value of `--encoder-weights` for published weights."""
 RANDOM = "random"

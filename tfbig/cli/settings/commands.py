@@ -87,9 +87,9 @@ class DatasetSettings:
     name: str = flag(
         REQUIRED,
         positional=True,
-        choices=list(choices.COLLECTIONS),
+        choices=choices.COLLECTIONS,
         metavar="NAME",
-        help="; ".join(f"{name}: {about}" for name, about in choices.COLLECTIONS.items()),
+        help=f"name of the data set, of which tfbig dataset NAME says more: {', '.join(choices.COLLECTIONS)}",
     )
     folder: str | None = flag(
         positional=True,

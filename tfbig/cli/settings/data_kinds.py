@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tfbig.tasks import TASKS
 
@@ -15,10 +15,6 @@ Rule = tuple[str, str, Callable[[Path], bool]]
 def _has(*names: str) -> Callable[[Path], bool]:
     """Return a function that returns whether a folder has all files and folders of some names."""
     return lambda folder: all((folder / name).exists() for name in names)
-
-
-def _has_digits(folder: Path) -> bool:
-    return any(folder.glob("*train-images-idx3-ubyte*"))
 
 
 def _has_classes(folder: Path) -> bool:
@@ -36,38 +32,20 @@ def _is_image(path: Path) -> bool:
 
 
 _SLIDES: Final[Rule] = ("slides", "slides.csv", _has("slides.csv"))
-_DIGITS: Final[Rule] = ("digits", "train-images-idx3-ubyte", _has_digits)
-_PARTS: Final[Rule] = ("pictures", "train/CLASS and val/CLASS", _has("train", "val"))
 RULES: Final[dict[str, tuple[Rule, ...]]] = {
     "images": (
         ("folder", "images.csv", _has("images.csv")),
         _SLIDES,
-        ("har", "the signals of UCI HAR", _has("train/Inertial Signals")),
         ("pictures", "a folder of images for each class", _has_classes),
-        _DIGITS,
     ),
     "bags": (
         ("folder", "bags.csv", _has("bags.csv")),
         _SLIDES,
         ("features", "features.csv", _has("features.csv")),
-        _PARTS,
         ("slides", "a folder of slides for each class", _has_classes),
-        _DIGITS,
     ),
 }
 """Rules of `--images` and `--bags`, of which the first that fits counts."""
-MADE: Final = {"images": "drawn", "bags": "shapes"}
-"""Kind of each that is drawn, and so has no `--data`."""
-
-
-def demonstration(settings: Any) -> list[str]:
-    """Return a line that says that a run is on data that it draws itself, if it is.
-
-    Args:
-        settings: Settings of a run.
-    """
-    drawn = any(getattr(settings, name, None) == made for name, made in MADE.items())
-    return ["no --data: a demonstration on drawn images"] if drawn else []
 
 
 def kind(name: str, data: str) -> str:

@@ -147,27 +147,25 @@ class CohortSettings(SplitSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComposedBagSettings:
-    """Items of bags, and the rules that compose bags of them."""
+class BagKindSettings:
+    """What bags are made of, and where it is."""
 
     SECTION = "data"
 
     bags: str = flag(
-        "shapes",
+        "folder",
         choices=choices.BAGS,
-        help="what the bags are made of. shapes: drawn tiles, a bag with a ring is positive; digits: QMNIST-bags from "
-        "the IDX files in --data; pictures: Imagenette-bags from --data/train/CLASS and --data/val/CLASS; "
-        "folder: --data/bags.csv with columns bag, label, and split or patient, see --shares; slides: tiles of slides, "
-        "--data is a table with columns case_id, slide_id, label, or a folder of slides for each class; features: "
-        "features of slides in files, see --features, with the same table, and no --encoder (default: what --data "
-        "contains; without --data shapes)",
+        help="what the bags are made of. folder: --data/bags.csv with columns bag, label, and split or patient, see "
+        "--shares; slides: tiles of slides, --data is a table with columns case_id, slide_id, label, or a folder of "
+        "slides for each class; features: features of slides in files, see --features, with the same table, and no "
+        "--encoder (default: what --data contains)",
     )
     data: str | None = flag(
         exists="folder",
         kind=PLACE,
         path=True,
         metavar="FOLDER",
-        help="folder of digits, pictures or bags; table of slides",
+        help="folder of bags, or table of slides",
     )
     features: str | None = flag(
         exists="folder",
@@ -184,26 +182,6 @@ class ComposedBagSettings:
         help="--bags features: number of features of a tile; files with another number are skipped (default: that of "
         "the first file)",
     )
-    num_bags: tuple[int, int, int] = flag(
-        (150, 30, 30),
-        nargs=3,
-        type=types.count,
-        metavar=("TRAIN", "VAL", "TEST"),
-        help="number of composed bags (default: 150 30 30)",
-    )
-    instances: int = flag(
-        20, type=types.count, help="instances of a composed bag (default: %(default)s)"
-    )
-    share: float = flag(
-        0.2,
-        type=types.share,
-        help="share of key-class instances in a positive bag (default: %(default)s)",
-    )
-    key: int = flag(
-        9,
-        type=int,
-        help="key class, from 0: a bag that contains it is positive (default: %(default)s)",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,8 +192,7 @@ class TileSettings:
 
     tile: int | None = flag(
         type=types.count,
-        help="rows and columns of an instance, in pixels (default: that of --coords; 256 for slides, 112 for pictures, "
-        "24 for shapes)",
+        help="rows and columns of an instance, in pixels (default: that of --coords, else 256)",
     )
     coords: str | None = flag(
         exists="folder",
@@ -277,7 +254,7 @@ class InstanceSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class BagSettings(
-    ComposedBagSettings, TileSettings, CohortSettings, TileLevelSettings, InstanceSettings
+    BagKindSettings, TileSettings, CohortSettings, TileLevelSettings, InstanceSettings
 ):
     """Bags of `--task mil`."""
 
@@ -290,55 +267,26 @@ class BagSettings(
 
 
 @dataclass(frozen=True, kw_only=True)
-class UltraMnistSettings:
-    """Kind of the images, and composition of UltraMNIST."""
+class ImageKindSettings:
+    """Kind of the images, and where they are."""
 
     SECTION = "data"
 
     images: str = flag(
-        "drawn",
+        "folder",
         choices=choices.IMAGES,
-        help="what the images are. drawn: UltraMNIST of printed digits; digits: UltraMNIST from the IDX files in "
-        "--data; folder: --data/images.csv with columns image, label, and split (train, val, test) or patient, by "
-        "which images are split, see --shares; pictures: --data/CLASS/*, split by --shares, or --data/train/CLASS/* "
-        "and the same in val, test or both (if only one, it is for testing, and a tenth of train is for validation); "
-        "har: --data is the "
-        "folder of UCI HAR; slides: whole slides, --data is a table with columns case_id, slide_id, label (default: "
-        "what --data contains; without --data drawn)",
+        help="what the images are. folder: --data/images.csv with columns image, label, and split (train, val, test) "
+        "or patient, by which images are split, see --shares; pictures: --data/CLASS/*, split by --shares, or "
+        "--data/train/CLASS/* and the same in val, test or both (if only one, it is for testing, and a tenth of train "
+        "is for validation); slides: whole slides, --data is a table with columns case_id, slide_id, label (default: "
+        "what --data contains)",
     )
     data: str | None = flag(
         exists="folder",
         kind=PLACE,
         path=True,
         metavar="FOLDER",
-        help="folder of digits, images or signals; table of slides",
-    )
-    num_images: tuple[int, int, int] = flag(
-        (5000, 200, 500),
-        nargs=3,
-        type=types.count,
-        metavar=("TRAIN", "VAL", "TEST"),
-        help="number of UltraMNIST images, rounded down to multiples of 10 (default: 5000 200 500)",
-    )
-    canvas: int = flag(
-        256,
-        type=types.count,
-        help="rows and columns of UltraMNIST images, in pixels (default: 256)",
-    )
-    factors: tuple[int, int] = flag(
-        (1, 1),
-        nargs=2,
-        type=types.count,
-        metavar=("LOW", "HIGH"),
-        help="smallest and largest size of UltraMNIST digits, in units of 28 pixels; half of the smallest have 14 "
-        "pixels; published: 1 9 with --canvas 512 (default: 1 1)",
-    )
-    digits: tuple[int, ...] = flag(
-        (3, 4, 5),
-        nargs="+",
-        type=types.count,
-        metavar="N",
-        help="numbers of digits in an UltraMNIST image (default: 3 4 5)",
+        help="folder of images, or table of slides",
     )
 
 
@@ -368,12 +316,11 @@ class ImageFileSettings:
     )
     augment: str | None = flag(
         choices=choices.AUGMENTATIONS,
-        help="augmentation of training images. a3: crops of random size, flips, RandAugment, mixup and cutmix of "
-        "Wightman et al. (2021), A3, on images in memory; slide: random blur, colours, flips and rotations, the same "
-        "for a whole image, drawn again in every epoch and applied while reading (default: none)",
+        help="augmentation of training images. slide: random blur, colours, flips and rotations, the same for a whole "
+        "image, drawn again in every epoch and applied while reading (default: none)",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageDataSettings(UltraMnistSettings, ImageFileSettings, CohortSettings):
+class ImageDataSettings(ImageKindSettings, ImageFileSettings, CohortSettings):
     """Images of `--task images`."""

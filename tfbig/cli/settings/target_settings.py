@@ -66,9 +66,9 @@ DECIDED = ("time_cuts", "value_scale", "class_names")
 _OF_SURVIVAL = ("survival_loss", "time_bins", "time_cuts", "alpha")
 _BY_CLASS = ("clam_sb", "clam_mb", "dsmil", "dtfd")
 """Models with a loss of classes beside that of the bag."""
-_OF_CLASSES = ("class_weights", "tile_weights", "classes", "loss")
-_TABLES = {"mil": ("folder", "slides", "features"), "images": ("folder", "slides")}
-"""Bags and images that have a table, in which a target other than a class can be."""
+_OF_CLASSES = ("class_weights", "tile_weights", "classes")
+_TABLES = ("folder", "slides")
+"""Images that have a table, in which a target other than a class can be; all bags have one."""
 
 
 def check(settings: Any) -> None:
@@ -110,26 +110,21 @@ def check(settings: Any) -> None:
 def _check_items(settings: Any, target: str) -> None:
     """Check that bags or images, and what is done with them, do not need classes."""
     bags = settings.task == "mil"
-    flag, kind = ("--bags", settings.bags) if bags else ("--images", settings.images)
-    tables = _TABLES[settings.task]
-    if kind not in tables:
+    if not bags and settings.images not in _TABLES:
         raise paths.FlagError(
-            f"{flag} {kind}: are of known classes, but {target} needs a table. Use {flag} {' or '.join(tables)}."
+            f"--images {settings.images}: are of known classes, but {target} needs a table. Use --images "
+            f"{' or '.join(_TABLES)}."
         )
     if bags and settings.model in _BY_CLASS:
         raise paths.FlagError(
             f"--model {settings.model}: has a second loss of classes, and {target} has none. Use another --model."
-        )
-    if not bags and settings.augment == "a3":
-        raise paths.FlagError(
-            f"--augment a3: mixes images of several classes, and {target} has none. Use --augment slide, or none."
         )
 
 
 def _check_cox(settings: Any) -> None:
     loss = "--survival-loss cox"
     _refuse(settings, ("time_bins", "time_cuts", "alpha"), f"is not used by {loss}. Leave it out.")
-    _refuse(settings, ("published", "sum"), f"cannot be combined with {loss}. Leave it out.")
+    _refuse(settings, ("sum",), f"cannot be combined with {loss}. Leave it out.")
     if settings.mode == "patchgd":
         _check_batches(settings, loss)
         return

@@ -238,10 +238,6 @@ class MILNetwork:
         choices=[*NORMS, "none"],
         help="BatchNormalization of the encoder in training; none removes it (default: %(default)s)",
     )
-    published: bool = flag(
-        False,
-        help="use the published training loop of ABMIL-ACC, for comparison; --mode accumulate only",
-    )
     instances_at_once: int = flag(
         8,
         kind=PLACE,
@@ -317,7 +313,8 @@ class ImageNetwork:
     encoder: str = flag(
         "strided",
         choices=[*TRUNKS, *NETWORKS, "series"],
-        help="network of a patch; series: that of PatchGD for HAR (default: %(default)s)",
+        help="network of a patch; series: that of PatchGD for series, .npy files [samples, channels] of float32 "
+        "(default: %(default)s)",
     )
     encoder_weights: str | None = encoder_weights_flag()
     mean: float | tuple[float, ...] | None = channels_flag(0.0, "mean", "a ResNet or MobileNet")
@@ -341,13 +338,6 @@ class ImageNetwork:
     head_width: int = flag(
         64, type=types.count, help="channels of the head; published: 256 (default: %(default)s)"
     )
-    warm_start: int | None = flag(
-        type=types.count_from_zero,
-        metavar="EPOCHS",
-        help="epochs in which the trunk is first trained on single digits; 0 for none (default: "
-        f"{choices.WARM_START_EPOCHS} for UltraMNIST without --encoder-weights, which is hard to learn from the sums "
-        "only; else 0)",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,12 +348,6 @@ class ImageTraining(ClassifierSettings, PatchSettings):
 
     epochs: int = epochs_flag(8)
     batch_size: int = batch_size_flag(16, "images of a step, all of the same size")
-    loss: str = flag(
-        "cross_entropy",
-        choices=choices.LOSSES,
-        help="loss; binary_cross_entropy learns every class as a yes or no of its own, while probabilities are those "
-        "of a softmax with either (default: %(default)s)",
-    )
     stride: int | None = flag(
         type=types.count, help="pixels from one patch to the next (default: --patch)"
     )

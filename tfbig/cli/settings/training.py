@@ -28,9 +28,6 @@ class FirstSettings(RunSettings):
     images: str | None = flag(help="kind of the images")
     bags: str | None = flag(help="kind of the bags")
     features: str | None = flag(help="folder of features")
-    slides: str | None = flag(help="folder of slides")
-    coords: str | None = flag(help="folder of tiles")
-    splits: str | None = flag(help="file of splits")
 
 
 def parse(argv: Sequence[str], prog: str = "train.py") -> TrainSettings:
@@ -168,15 +165,7 @@ def _kind(first: Namespace) -> list[str]:
     name = KINDS.get(first.task)
     if name is None:
         return []
-    if first.data is None:
-        _check_drawn(first)
-        return []
-    given = getattr(first, name)
-    if given == data_kinds.MADE[name]:
-        yaml_flags.exit_with(
-            f"--data {first.data}: is not read with --{name} {given}, which are drawn. Leave out one of the two flags."
-        )
-    if given is not None:
+    if first.data is None or getattr(first, name) is not None:
         return []
     if name == "bags" and first.features is not None:
         return ["--bags", "features"]
@@ -184,16 +173,6 @@ def _kind(first: Namespace) -> list[str]:
         return [f"--{name}", data_kinds.kind(name, first.data)]
     except ValueError as error:
         yaml_flags.exit_with(str(error))
-
-
-def _check_drawn(first: Namespace) -> None:
-    """Exit with 2 if there is no `--data`, but a path of data: the run would be on images that it draws itself."""
-    for name in ("slides", "coords", "features", "splits"):
-        path = getattr(first, name)
-        if path is not None and Path(path).exists():  # others are refused later
-            yaml_flags.exit_with(
-                f"--{name} {path}: needs --data, the table of the slides and their labels."
-            )
 
 
 def _parser(name: str, prog: str) -> argparse.ArgumentParser:

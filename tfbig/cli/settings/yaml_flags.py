@@ -15,6 +15,18 @@ PACKAGE = Path(__file__).resolve().parents[2]
 """Folder of the package, which holds `recipes`."""
 
 
+DATA_OF_PAPERS = {
+    "images": ("num_images", "canvas", "factors", "digits"),
+    "mil": ("num_bags", "instances", "share", "key"),
+}
+"""Settings of drawn and composed data in the files of former runs, by task; recipes write such data as folders now."""
+ABSENT: dict[str, dict[str, Any]] = {
+    "images": {"warm_start": 0, "loss": "cross_entropy"},
+    "mil": {"published": False},
+}
+"""Settings in the files of former runs that are gone, and the values with which they changed nothing."""
+
+
 def config_flag(**options: Any) -> Any:
     """Return the field of the flag `--config`."""
     return flag(
@@ -52,7 +64,15 @@ def tokens_of(values: dict[Any, Any], file: str | Path, settings: type) -> list[
     for name in values:
         if str(name).replace("-", "_") in sessions:
             exit_with(f"{file}: '{name}' can be given on the command line only")
-    return [token for name, value in values.items() for token in _tokens(name, value)]
+    absent = {*DATA_OF_PAPERS.get(values.get("task", ""), ()), *_without_effect(values)}
+    used = {name: value for name, value in values.items() if name not in absent}
+    return [token for name, value in used.items() for token in _tokens(name, value)]
+
+
+def _without_effect(values: dict[Any, Any]) -> set[str]:
+    """Return the settings that are gone and had no effect."""
+    gone = ABSENT.get(values.get("task", ""), {})
+    return {name for name, value in gone.items() if values.get(name) == value}
 
 
 def read_yaml(file: str | Path) -> dict[Any, Any]:

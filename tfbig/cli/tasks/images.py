@@ -28,7 +28,6 @@ from tfbig.cli.tasks import (
     risk_set_steps,
     run_results,
     targets,
-    warm_start,
 )
 from tfbig.cli.tasks.target import Row, Target
 from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
@@ -56,7 +55,6 @@ class ImageTask(Task[ImageSettings, Data]):
             SourceError: Flags contradict each other.
         """
         target_settings.check(settings)
-        _check_labels(settings)
         if settings.test_only:
             settings = replace(settings, **targets.of_evaluated_run(settings))
         if settings.inner_patch and (settings.mode != "patchgd" or settings.encoder == "series"):
@@ -71,7 +69,7 @@ class ImageTask(Task[ImageSettings, Data]):
                 f"{', '.join(EXACT_MODES)}. Remove it.",
             )
         settings = encoder_weights.with_scale(settings)
-        return replace(settings, warm_start=warm_start.epochs(settings), code=_code(settings))
+        return replace(settings, code=_code(settings))
 
     def load(self, settings: ImageSettings) -> Data:
         """Return the images, and print what they are."""
@@ -92,14 +90,22 @@ class ImageTask(Task[ImageSettings, Data]):
         models = make_models(settings, data, target.num_outputs)
         steps = images.steps(data.train, _of_steps(settings))
         optimizer = fitting.make_optimizer(settings, steps)
-        loss, weights = _loss(settings, target), [fitting.loss_weight(settings)]
+        loss, weights = self.loss(target), [fitting.loss_weight(settings)]
+        return fitting.compile_both(
+            models, optimizer, loss, weights, lambda: self.metrics(target, data)
+        )
 
-        def metrics() -> list[Any]:
-            if _has_shares(settings):
-                return [keras.metrics.CategoricalAccuracy(name="accuracy")]
-            return target.metrics(data)
+    def loss(self, target: Target) -> Any:
+        """Return the loss of the model."""
+        return target.loss()
 
-        return fitting.compile_both(models, optimizer, loss, weights, metrics)
+    def metrics(self, target: Target, data: Data) -> list[Any]:
+        """Return the metrics of an epoch."""
+        return target.metrics(data)
+
+    def is_dense(self, settings: ImageSettings) -> bool:
+        """Return whether the model reads tensors instead of handles."""
+        return machine.is_plain(settings)
 
     def plans(self, models: Models, settings: ImageSettings, data: Data) -> Plans | None:
         """Return the plans of the largest images."""
@@ -113,15 +119,12 @@ class ImageTask(Task[ImageSettings, Data]):
 
     def fit(self, models: Models, settings: ImageSettings, data: Data, folder: Path) -> History:
         """Train from the last checkpoint, and return the history of all epochs."""
-        if settings.warm_start:
-            trunk = trunk_of(models.twin, settings)
-            warm_start.learn(trunk, settings, folder, settings.warm_start, _scale(settings))
         target = targets.of(settings, data)
         weights = fitting.class_weights(settings, data)
         training, validation = (
             Epochs(
                 images.steps(part, own),
-                partial(dataset, target, data, split, own, of_split),
+                partial(self.batches, target, data, split, own, of_split),
                 fitting.item_names(part.images, part.labels),
             )
             for part, split, own, of_split in (
@@ -147,39 +150,64 @@ class ImageTask(Task[ImageSettings, Data]):
     ) -> None:
         """Write predictions, pictures, and last the metrics."""
         failure_log.write_readable(
-            lambda rest: _write_results(models, settings, rest, folder, measured),
+            lambda rest: self._write(models, settings, rest, folder, measured),
             data,
             folder,
             settings.strict,
         )
 
+    def batches(
+        self,
+        target: Target,
+        data: Data,
+        split: str,
+        settings: ImageSettings,
+        weights: npt.NDArray[np.float32] | None = None,
+        shard: Shard = ALL_BATCHES,
+    ) -> tf.data.Dataset:
+        """Return the images of a split with the labels of the target, weighted if there are weights.
 
-def _write_results(
-    models: Models,
-    settings: ImageSettings,
-    data: Data,
-    folder: Path,
-    measured: Mapping[str, Any],
-) -> None:
-    """Write the results of images that can be read."""
-    target, model = targets.of(settings, data), models.model
+        Args:
+            target: What is predicted.
+            data: Data of the run.
+            split: Name of the split.
+            settings: Settings of the run.
+            weights: Weights of the classes, or None.
+            shard: Batches of this worker, and the epoch to start with.
+        """
+        part = getattr(data, split)
+        part = replace(part, labels=target.labels(part, data))
+        dense = self.is_dense(settings) and not risk_set_steps.by_risk_sets(settings)
+        found = images.dataset(part, settings, split == "train", shard, dense)
+        return found if weights is None else found.map(lambda x, y: (x, y, tf.gather(weights, y)))
 
-    def predict(part: images.ImageSet) -> npt.NDArray[Any]:
-        batches = images.dataset(part, settings, dense=_is_dense(settings))
-        return target.predicted(model.predict(batches.map(lambda x, *_: x), verbose=0))
+    def _write(
+        self,
+        models: Models,
+        settings: ImageSettings,
+        data: Data,
+        folder: Path,
+        measured: Mapping[str, Any],
+    ) -> None:
+        """Write the results of images that can be read."""
+        target, model = targets.of(settings, data), models.model
 
-    predictions = predict(data.test)
-    rows = _with_shares(_rows(target, predictions, data), model, settings, data)
-    run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
-    reference = target.reference(predict, data, settings.test_only)
-    results = target.write(folder, [predictions], data.test, reference)
-    if settings.mode == "patchgd" and settings.encoder != "series":
-        draw_latent(model, target, predictions, data, folder)
-    merits = target.judged(predictions, data.test)
-    numbers = {f"test_{key}": value for key, value in merits.items() if value == value}
-    results["left_out"] = [list(reason) for reason in data.failed]
-    run_results.write_metrics(folder, settings, {**measured, **numbers, **results})
-    run_results.print_results(numbers, folder)
+        def predict(part: images.ImageSet) -> npt.NDArray[Any]:
+            batches = images.dataset(part, settings, dense=self.is_dense(settings))
+            return target.predicted(model.predict(batches.map(lambda x, *_: x), verbose=0))
+
+        predictions = predict(data.test)
+        rows = _with_shares(_rows(target, predictions, data), model, settings, data)
+        run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
+        reference = target.reference(predict, data, settings.test_only)
+        results = target.write(folder, [predictions], data.test, reference)
+        if settings.mode == "patchgd" and settings.encoder != "series":
+            draw_latent(model, target, predictions, data, folder)
+        merits = target.judged(predictions, data.test)
+        numbers = {f"test_{key}": value for key, value in merits.items() if value == value}
+        results["left_out"] = [list(reason) for reason in data.failed]
+        run_results.write_metrics(folder, settings, {**measured, **numbers, **results})
+        run_results.print_results(numbers, folder)
 
 
 def _rows(target: Target, predictions: npt.NDArray[Any], data: Data) -> list[Row]:
@@ -195,42 +223,6 @@ def _rows(target: Target, predictions: npt.NDArray[Any], data: Data) -> list[Row
 def _of_steps(settings: ImageSettings) -> ImageSettings:
     """Return the settings with the images of a step as those of a batch."""
     return replace(settings, batch_size=risk_set_steps.items_of_step(settings))
-
-
-def _loss(settings: ImageSettings, target: Target) -> Any:
-    """Return the loss of the model."""
-    if settings.loss == "binary_cross_entropy":
-        return keras.losses.BinaryCrossentropy(from_logits=True)
-    if _has_shares(settings):
-        return keras.losses.CategoricalCrossentropy(from_logits=True)
-    return target.loss()
-
-
-def _is_dense(settings: ImageSettings) -> bool:
-    """Return whether the model reads tensors instead of handles."""
-    return machine.is_plain(settings) or settings.augment == "a3"
-
-
-def _has_shares(settings: ImageSettings) -> bool:
-    """Return whether labels are shares of classes `[classes]`, and not numbers."""
-    return settings.augment == "a3" or settings.loss == "binary_cross_entropy"
-
-
-def _check_labels(settings: ImageSettings) -> None:
-    """Check that labels of this kind fit the other flags.
-
-    Raises:
-        SourceError: They do not.
-    """
-    if settings.monitor == "qwk" and _has_shares(settings):
-        raise SourceError(
-            "--monitor qwk: kappa needs one class for each image, and --augment a3 and --loss binary_cross_entropy "
-            "have shares of classes. Use --monitor loss or accuracy."
-        )
-    if settings.class_weights and settings.augment == "a3":
-        raise SourceError(
-            "--class-weights: --augment a3 mixes images of several classes. Remove one of them."
-        )
 
 
 def _code(settings: ImageSettings) -> str | None:
@@ -400,49 +392,9 @@ def _patchgd(settings: ImageSettings, encoder: Any, head: Any, shape: Shape) -> 
         filling_norm=settings.filling_norm,
         patches_at_once=settings.patches_at_once,
         image_shape=shape,
-        source_dtype="float32" if settings.images == "har" else "uint8",
+        source_dtype="float32" if settings.encoder == "series" else "uint8",
         seed=settings.seed,
     )
-
-
-def trunk_of(twin: Any, settings: ImageSettings) -> Any:
-    """Return the encoder's network in a model; of a hierarchy, that of the inner patches."""
-    encoder = twin.encoder if settings.mode == "patchgd" else twin
-    if settings.mode == "patchgd" and settings.inner_patch:
-        encoder = encoder.get_layer(INNER_GRID).encoder
-    return encoder.get_layer(settings.encoder)
-
-
-def dataset(
-    target: Target,
-    data: Data,
-    split: str,
-    settings: ImageSettings,
-    weights: npt.NDArray[np.float32] | None = None,
-    shard: Shard = ALL_BATCHES,
-) -> tf.data.Dataset:
-    """Return the images of a split; labels are those of the target, or shares of classes.
-
-    Args:
-        target: What is predicted.
-        data: Data of the run.
-        split: Name of the split.
-        settings: Settings of the run.
-        weights: Weights of the classes, or None.
-        shard: Batches of this worker, and the epoch to start with.
-    """
-    learns, count = split == "train", len(data.classes)
-    dense = _is_dense(settings) and not risk_set_steps.by_risk_sets(settings)
-    part = getattr(data, split)
-    part = replace(part, labels=target.labels(part, data))
-    batches = images.dataset(part, settings, learns, shard, dense, count)
-    mixed = settings.augment == "a3" and learns
-
-    def labelled(x: Any, y: Any) -> tuple[Any, ...]:
-        weight = () if weights is None else (tf.gather(weights, y),)
-        return (x, tf.one_hot(y, count) if _has_shares(settings) else y, *weight)
-
-    return batches if mixed else batches.map(labelled)
 
 
 def _with_shares(

@@ -68,7 +68,13 @@ BAG_WEIGHTS = {"clam_sb": 0.7, "clam_mb": 0.7, "dsmil": 0.5}
 
 
 class MIL(Task[MILSettings, Data]):
-    """Training and evaluation with `--task mil`."""
+    """Training and evaluation with `--task mil`.
+
+    Attributes:
+        loop: `mode` of `tfbig.mil.MIL`.
+    """
+
+    loop = "exact"
 
     def resolved(self, settings: MILSettings) -> MILSettings:
         """Return the settings with the scale that the encoder expects, and what an evaluated run decided."""
@@ -91,7 +97,7 @@ class MIL(Task[MILSettings, Data]):
     def models(self, settings: MILSettings, data: Data) -> Models:
         """Return new models, compiled with one optimizer."""
         target = targets.of(settings, data)
-        models = make_models(settings, data, target.num_outputs)
+        models = make_models(settings, data, target.num_outputs, self.loop)
         batches = -(-len(data.train.bags) // settings.batch_size)
         optimizer = fitting.make_optimizer(settings, batches)
         loss, weights = _loss(settings, target)
@@ -176,7 +182,7 @@ def _of_features(settings: MILSettings) -> MILSettings:
     return replace(settings, encoder="none")
 
 
-def make_models(settings: MILSettings, data: Data, num_outputs: int) -> Models:
+def make_models(settings: MILSettings, data: Data, num_outputs: int, loop: str = "exact") -> Models:
     """Return new models; both are the same in mode device and for features."""
     keras.config.set_dtype_policy(settings.precision)
     keras.utils.set_random_seed(settings.seed)
@@ -198,7 +204,7 @@ def make_models(settings: MILSettings, data: Data, num_outputs: int) -> Models:
         aggregator,
         settings.instances_at_once if settings.mode in ("accumulate", "frozen") else None,
         norm=settings.norm if has_norm else "frozen",
-        mode="published" if settings.published else "exact",
+        mode=loop,
         budget=machine.budget(settings),
         devices=settings.devices,
     )

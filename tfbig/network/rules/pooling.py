@@ -133,7 +133,6 @@ class Maximum(Reduce):
         return t
 
 
-@rule(layers.Flatten)
 def read_whole(call: Call) -> list[int]:
     """Make images of fixed size whole values, and run the layer on those."""
     if not has_fixed_size(call):
@@ -146,6 +145,9 @@ def read_whole(call: Call) -> list[int]:
         for position, value in enumerate(call.inputs)
     ]
     return on_whole_values(call.with_inputs(values))
+
+
+rule(layers.Flatten)(read_whole)
 
 
 def has_fixed_size(call: Call) -> bool:

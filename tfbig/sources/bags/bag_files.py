@@ -286,9 +286,9 @@ def open_bag(bag: PathLike | Array | Bag) -> Bag:
     """Open a bag from a file, a folder or an array.
 
     Args:
-        bag: A path: `.npy` `[n, ...]`, `.h5` with features (CLAM, TRIDENT, STAMP), `.pt` with features (CLAM), or a
-            folder of pictures, ordered by name. Or an array `[n, ...]`; for a memory map the file behind it is read. Or
-            a bag.
+        bag: A path: `.npy` `[n, ...]`, whose instances may have labels in `NAME.labels.npy`; `.h5` with features (CLAM,
+            TRIDENT, STAMP); `.pt` with features (CLAM); or a folder of pictures, ordered by name. Or an array
+            `[n, ...]`; for a memory map the file behind it is read. Or a bag.
 
     Returns:
         The bag `[n, ...]`. A bag is returned unchanged.
@@ -321,7 +321,8 @@ def open_bag(bag: PathLike | Array | Bag) -> Bag:
     if path.suffix.lower() == ".pt":
         return TorchBag(path)
     if path.suffix.lower() == ".npy":
-        return NpyBag(path)
+        labels = path.with_suffix(".labels.npy")
+        return NpyBag(path, labels=map_npy(File(labels)) if labels.exists() else None)
     raise SourceError(
         f"{path}: has an unknown format; expected a folder of pictures, a .npy file, or features in a .h5 or .pt file."
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from tfbig import SourceError, sources
 from tfbig.cli.data import nnunet, prepared_volumes
+from tfbig.cli.data.collection import Collection, Recipe
 from tfbig.cli.data.collection_tables import Found, shortened
 from tfbig.cli.data.nnunet import Case, VolumeSet
 from tfbig.cli.data.prepared_volumes import KnownLabels
@@ -100,5 +101,19 @@ def _text(numbers: np.ndarray) -> str:
     return " x ".join(f"{number:.4g}" for number in numbers)
 
 
-READERS: dict[str, Callable[[Path, int], Found]] = {"nnunet": read}
-"""Reader of each data set, by name."""
+COLLECTION = Collection(
+    about="volumes in the layout of nnU-Net, or of the Medical Segmentation Decathlon",
+    expected=(
+        "  dataset.json              channel_names, labels, file_ending; or of the Decathlon modality, labels, "
+        "training\n"
+        "  imagesTr/CASE_0000.nii.gz a file for each channel, _0000, _0001, ...; of the Decathlon CASE.nii.gz with "
+        "all\n"
+        "  labelsTr/CASE.nii.gz      labels 0, 1, ... on the grid of the image\n"
+        "  imagesTs/CASE_0000.nii.gz optional, cases to predict"
+    ),
+    read=read,
+    recipes=(
+        Recipe("volumes-whole", "a 3-D U-Net on whole volumes"),
+        Recipe("volumes-patches", "the same network on crops"),
+    ),
+)

@@ -96,7 +96,7 @@ def ultramnist(
     the digits of factor 1 are reduced to 14 x 14 pixels. Digits do not touch.
 
     Args:
-        digits: Pool of digits, uint8 `[m, 28, 28, 1]`, for example from `tfbig.datasets.digits.read_digits`.
+        digits: Pool of digits, uint8 `[m, 28, 28, 1]`, for example from `tfbig.recipes.digits.read_digits`.
         classes: Classes of the pool, `[m]`.
         per_class: Number of images per label.
         side: Rows and columns of an image.

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfbig.datasets.digits import drawn_digits
-from tfbig.datasets.ultramnist import DigitCanvas, ultramnist
+from tfbig.recipes.digits import drawn_digits
+from tfbig.recipes.ultramnist import DigitCanvas, ultramnist
 from tfbig.sources import ArrayBag
 
 

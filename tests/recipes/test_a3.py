@@ -8,7 +8,7 @@ from PIL import Image
 from slide_files import image
 
 from tfbig import sources
-from tfbig.sources import a3
+from tfbig.recipes import a3
 
 
 def test_random_window() -> None:

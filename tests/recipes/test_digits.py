@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tfbig import SourceError
-from tfbig.datasets.digits import drawn_digits, read_digits
+from tfbig.recipes.digits import drawn_digits, read_digits
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:

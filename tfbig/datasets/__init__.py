@@ -1,1 +1,0 @@
-"""Published datasets: digits in IDX files, and UltraMNIST composed of them."""
