@@ -73,7 +73,7 @@ def known_flags() -> set[str]:
     names = {
         name
         for settings in [*classes, *commands.TASKS.values()]
-        for name in commands.fields_of(settings)
+        for name in commands.flags_of(settings)
     }
     return {f"--{name.replace('_', '-')}" for name in names} | {"--help", "--version", "--config"}
 

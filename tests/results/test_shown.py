@@ -87,7 +87,7 @@ def test_rules_are_of_settings_and_their_values() -> None:
         for other, values in conditions.items():
             having = [each for each in flags if {*names} & {*each} and other in each]
             assert {*names} <= {name for each in having for name in each}, (names, other)
-            choices = {c for each in having for c in each[other].options["choices"]}
+            choices = {c for each in having for c in each[other].choices or ()}
             assert {*values} <= choices, (names, other)
 
 

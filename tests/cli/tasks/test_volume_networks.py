@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -52,9 +54,6 @@ def test_flags_that_do_not_fit(flags: str) -> None:
         ("--orientation", "SAX", "is not stored, nor three letters"),
     ],
 )
-def test_flags_that_are_nothing(
-    flag: str, text: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
+def test_flags_that_are_nothing(flag: str, text: str, message: str) -> None:
+    with pytest.raises(FlagError, match=re.escape(message)):
         settings(flag, text)
-    assert message in capsys.readouterr().err

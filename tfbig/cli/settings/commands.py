@@ -130,7 +130,7 @@ class ReportSettings:
     max_slides: int = flag(
         choices.MAX_VIEWS,
         type=types.count,
-        help="most slides with a zoomable view: 0.7 MB each, 20 MB all together (default: %(default)s)",
+        help="most slides with a zoomable view: 0.7 MB each, 20 MB all together",
     )
 
 

@@ -135,7 +135,7 @@ class CohortSettings(SplitSettings):
         "none",
         choices=choices.STAINS,
         help="map the colours of each slide to common ones, by statistics of its tissue; predict and evaluate do the "
-        "same (default: %(default)s)",
+        "same",
     )
     stain_jitter: float = flag(
         0.0,
@@ -191,18 +191,16 @@ class ComposedBagSettings:
         metavar=("TRAIN", "VAL", "TEST"),
         help="number of composed bags (default: 150 30 30)",
     )
-    instances: int = flag(
-        20, type=types.count, help="instances of a composed bag (default: %(default)s)"
-    )
+    instances: int = flag(20, type=types.count, help="instances of a composed bag")
     share: float = flag(
         0.2,
         type=types.share,
-        help="share of key-class instances in a positive bag (default: %(default)s)",
+        help="share of key-class instances in a positive bag",
     )
     key: int = flag(
         9,
         type=int,
-        help="key class, from 0: a bag that contains it is positive (default: %(default)s)",
+        help="key class, from 0: a bag that contains it is positive",
     )
 
 

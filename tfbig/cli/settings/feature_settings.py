@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.data_settings import TileSettings
-from tfbig.cli.settings.flag import PLACE, SESSION, flag, redeclared
+from tfbig.cli.settings.flag import PLACE, RESULT, SESSION, flag
 from tfbig.cli.settings.slide_settings import (
     ResolutionSettings,
     SlideSettings,
@@ -49,13 +49,13 @@ class EncoderSettings:
     precision: str = flag(
         "float32",
         choices=["float32", "mixed_float16", "mixed_bfloat16"],
-        help="dtype policy of the encoder; features are stored in float32 (default: %(default)s)",
+        help="dtype policy of the encoder; features are stored in float32",
     )
     batch_size: int = flag(
         32,
         kind=PLACE,
         type=types.count,
-        help="number of tiles that are encoded together; fewer need less memory (default: %(default)s)",
+        help="number of tiles that are encoded together; fewer need less memory",
     )
 
 
@@ -65,14 +65,13 @@ class EncodedTileSettings(TileSettings, ResolutionSettings):
 
     SECTION = "data"
 
-    tile: int | None = redeclared(
-        TileSettings,
-        "tile",
+    tile: int | None = flag(
         None,
         help="rows and columns of a tile, in pixels; an encoder of pathology gets tiles of another size than its own "
         "resized to it (default: that of --coords, else of the encoder, 256 for ResNets and MobileNet)",
     )
     coords: str | None = flag(
+        kind=RESULT,
         exists="folder",
         path=True,
         metavar="FOLDER",
@@ -89,12 +88,10 @@ class EncodedTileSettings(TileSettings, ResolutionSettings):
 class FeaturesSettings(SlideSettings, EncoderSettings, EncodedTileSettings):
     """Settings of `tfbig features`."""
 
-    slides: tuple[str, ...] = redeclared(
-        SlideSettings,
-        "slides",
+    slides: tuple[str, ...] = flag(
         (),
         help="slides, folders of slides, or tables of slides, *.csv with a column slide_id and optional path, label, "
         "case_id and split, which features.csv gets too",
         nargs="*",
     )
-    out: str = redeclared(SlideSettings, "out", "")
+    out: str = ""

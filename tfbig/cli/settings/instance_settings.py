@@ -8,7 +8,7 @@ from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.channel_settings import ChannelSettings
 from tfbig.cli.settings.data_settings import confine_flag, shares_flag
-from tfbig.cli.settings.flag import PLACE, flag, redeclared
+from tfbig.cli.settings.flag import PLACE, flag
 from tfbig.cli.settings.run_settings import (
     UNIFIED,
     MachineSettings,
@@ -61,13 +61,13 @@ class InstanceTask:
         "256x256",
         type=types.crop_of_32,
         metavar="HxW",
-        help="rows x columns of a crop in pixels, multiples of 32 (default: %(default)s)",
+        help="rows x columns of a crop in pixels, multiples of 32",
     )
     augment: str = flag(
         "flips",
         choices=choices.CROP_AUGMENTATIONS,
         help="augmentation of crops. flips: of rows and columns, and quarter turns of square crops; intensities: that, "
-        "and brighter, darker, more or less contrast of each channel (default: %(default)s)",
+        "and brighter, darker, more or less contrast of each channel",
     )
 
 
@@ -80,23 +80,23 @@ class InstanceNetwork:
     filters: int = flag(
         16,
         type=types.count,
-        help="channels of the first level of the U-Net; each further level has twice as many (default: %(default)s)",
+        help="channels of the first level of the U-Net; each further level has twice as many",
     )
     depth: int = flag(
         3,
         type=types.up_to_five,
-        help="number of times that the U-Net halves rows and columns, 1 to 5 (default: %(default)s)",
+        help="number of times that the U-Net halves rows and columns, 1 to 5",
     )
     threshold: float = flag(
         0.5,
         type=types.share,
-        help="probability of foreground above which a pixel is part of an instance (default: %(default)s)",
+        help="probability of foreground above which a pixel is part of an instance",
     )
     marker_threshold: float = flag(
         0.5,
         type=types.share,
         help="distance from the border of an instance, as a share of the largest one, above which a pixel is part of "
-        "its marker: an instance grows from each marker (default: %(default)s)",
+        "its marker: an instance grows from each marker",
     )
 
 
@@ -108,7 +108,7 @@ class InstanceTraining(OptimizerSettings, ScheduleSettings, KeepSettings):
 
     epochs: int = epochs_flag(50)
     batch_size: int = batch_size_flag(4, "crops of a step")
-    monitor: str = redeclared(KeepSettings, "monitor", "loss", choices=["loss"])
+    monitor: str = flag("loss", choices=["loss"])
     test_only: str | None = evaluated_run_flag(
         "the test images, or on all images of another folder without splits"
     )

@@ -35,12 +35,12 @@ class PatchSettings:
     encoder_scale: str = flag(
         "published",
         choices=choices.SCALES,
-        help="scale of the encoder's gradient (default: %(default)s)",
+        help="scale of the encoder's gradient",
     )
     filling_norm: str = flag(
         "published",
         choices=choices.FILLINGS,
-        help="BatchNormalization while Z is filled (default: %(default)s)",
+        help="BatchNormalization while Z is filled",
     )
     patches_at_once: int | None = flag(
         type=types.count,

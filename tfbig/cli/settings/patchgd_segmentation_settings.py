@@ -53,8 +53,7 @@ class PatchGDSegmentationTask:
     downscale: int = flag(
         1,
         type=types.count,
-        help="read images and masks this many times smaller, for a first run whose model is the --backbone of another "
-        "(default: %(default)s)",
+        help="read images and masks this many times smaller, for a first run whose model is the --backbone of another ",
     )
 
 
@@ -67,24 +66,23 @@ class PatchGDSegmentationNetwork:
     encoder: str = flag(
         "small",
         choices=[*choices.TRUNKS, *choices.NETWORKS],
-        help="network of a patch, without pooling (default: %(default)s)",
+        help="network of a patch, without pooling",
     )
     encoder_weights: str | None = encoder_weights_flag()
     mean: float | tuple[float, ...] | None = channels_flag(0.0, "mean", "a ResNet or MobileNet")
     std: float | tuple[float, ...] | None = channels_flag(
         1.0, "standard deviation", "a ResNet or MobileNet"
     )
-    latent: int = flag(64, type=types.count, help="channels of a code (default: %(default)s)")
+    latent: int = flag(64, type=types.count, help="channels of a code")
     decoder_width: int = flag(
         64,
         type=types.count,
-        help="channels of the first layer of the decoder; each doubling of the resolution halves them, down to 8 "
-        "(default: %(default)s)",
+        help="channels of the first layer of the decoder; each doubling of the resolution halves them, down to 8 ",
     )
     context: int = flag(
         0,
         type=types.count_from_zero,
-        help="number of adjacent patches on each side whose codes the decoder sees too (default: %(default)s)",
+        help="number of adjacent patches on each side whose codes the decoder sees too",
     )
     backbone: str | None = flag(
         exists="folder",
@@ -107,12 +105,12 @@ class PatchGDSegmentationTraining(TrainingSettings, PatchSettings):
     monitor: str = flag(
         "loss",
         choices=["loss", "dice"],
-        help="validation metric of --keep (default: %(default)s)",
+        help="validation metric of --keep",
     )
     loss: str = flag(
         "binary_cross_entropy",
         choices=choices.MASK_LOSSES,
-        help="loss (default: %(default)s)",
+        help="loss",
     )
     skip_mask_filling: bool = flag(
         False,

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.flag import PLACE, RESULT, SESSION, TUNABLE, Kind, flag
-from tfbig.cli.settings.yaml_flags import config_flag
 
 TASK_TITLES = {
     "segmentation": "masks of slides",
@@ -26,12 +25,11 @@ EXACT_MODES = ("device", "unified", "offload")
 
 def task_flag(name: str) -> str:
     """Return the field of the flag `--task`."""
-    described = "; ".join(f"{task}: {what}" for task, what in TASK_TITLES.items())
-    help_text = (
-        f"what to train: {described}. --task NAME --help lists the flags of a task (default: "
-        f"{next(iter(TASK_TITLES))})"
+    field: str = flag(
+        name,
+        choices=TASK_TITLES,
+        help="what to train; --task NAME --help lists the flags of a task",
     )
-    field: str = flag(name, choices=list(TASK_TITLES), help=help_text)
     return field
 
 
@@ -41,13 +39,7 @@ def mode_flag(modes: dict[str, str]) -> str:
     Args:
         modes: What each mode is, by name.
     """
-    described = "; ".join(f"{mode}: {what}" for mode, what in modes.items())
-    field: str = flag(
-        next(iter(modes)),
-        choices=list(modes),
-        interchangeable=EXACT_MODES,
-        help=f"{described} (default: %(default)s)",
-    )
+    field: str = flag(next(iter(modes)), choices=modes, interchangeable=EXACT_MODES)
     return field
 
 
@@ -87,20 +79,20 @@ class MemorySettings:
         type=types.byte_size,
         metavar="BYTES",
         help="accelerator memory for strips, e.g. 512MB; on a CPU, memory for strips in addition to stored images "
-        "(default: 80 %% of the accelerator's free memory, on a CPU 256 MiB); streamed models only",
+        "(default: 80 % of the accelerator's free memory, on a CPU 256 MiB); streamed models only",
     )
     host_memory: str | None = flag(
         kind=PLACE,
         type=types.byte_size,
         metavar="BYTES",
-        help="host memory for stored images and gradients, e.g. 32GB (default: 90 %% of the free memory); streamed "
+        help="host memory for stored images and gradients, e.g. 32GB (default: 90 % of the free memory); streamed "
         "models only",
     )
     disk: str | None = flag(
         kind=PLACE,
         type=types.byte_size_or_zero,
         metavar="BYTES",
-        help="disk space for what does not fit in host memory, e.g. 100GB; 0 disables the file (default: 90 %% of "
+        help="disk space for what does not fit in host memory, e.g. 100GB; 0 disables the file (default: 90 % of "
         "the free space in --scratch)",
     )
     scratch: str | None = flag(
@@ -116,7 +108,7 @@ class SeedSettings:
 
     SECTION = "training"
 
-    seed: int = flag(0, type=int, help="random seed of weights and data (default: %(default)s)")
+    seed: int = flag(0, type=int, help="random seed of weights and data")
     seeds: int | None = flag(
         type=types.two_or_more,
         metavar="N",
@@ -144,14 +136,14 @@ class MachineSettings(MemorySettings):
         type=types.above_one,
         metavar="TIMES",
         help="memory for tensors, accelerator and host together, as a multiple of accelerator memory; --mode "
-        "unified only (default: %(default)s)",
+        "unified only",
     )
     precision: str = flag(
         "float32",
         kind=RESULT,
         choices=["float32", "mixed_bfloat16", "mixed_float16", "float64"],
         help="dtype policy: mixed_bfloat16 halves stored images; mixed_float16 too, and scales the loss; "
-        "float64 is for checks (default: %(default)s)",
+        "float64 is for checks",
     )
     deterministic: bool = flag(
         False,
@@ -165,7 +157,7 @@ class MachineSettings(MemorySettings):
         choices=["none", "mirrored", "multiworker"],
         help="mirrored: one replica of the model on each accelerator of this machine; multiworker: replicas on several "
         "machines, named by TF_CONFIG or SLURM, with --out on a shared file system; an optimizer step uses replicas x "
-        "--accumulate batches of --batch-size (default: %(default)s)",
+        "--accumulate batches of --batch-size",
     )
     sync_norm: bool = flag(
         False,
@@ -198,9 +190,14 @@ class RunSettings:
         type=types.positive,
         metavar="MINUTES",
         help="minutes between checkpoints within an epoch; one is also written after every epoch, Ctrl-C, SIGTERM "
-        "and error (default: %(default)s)",
+        "and error",
     )
-    config: str | None = config_flag(kind=SESSION)
+    config: str | None = flag(
+        kind=SESSION,
+        metavar="FILE",
+        help="YAML file of flags (device_memory: 512MB), such as config.yaml of a run, or a recipe that is installed "
+        "with tfbig, such as recipes/abmil-original.yaml; flags on the command line win",
+    )
     beside: str | None = flag(
         exists="folder",
         kind=SESSION,

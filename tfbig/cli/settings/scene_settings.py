@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
 from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.background_settings import BackgroundSettings
 from tfbig.cli.settings.data_settings import confine_flag, shares_flag
-from tfbig.cli.settings.flag import PLACE, flag, redeclared
+from tfbig.cli.settings.flag import PLACE, flag
 from tfbig.cli.settings.run_settings import (
     UNIFIED,
     MachineSettings,
@@ -35,9 +33,9 @@ def scene_crop(text: str) -> str:
     try:
         rows, columns = types.crop_size(text.lower())
     except ValueError:
-        raise ArgumentTypeError(f"'{text}' is not rows x columns, e.g. 512x512, or whole") from None
+        raise types.WrongValue(f"'{text}' is not rows x columns, e.g. 512x512, or whole") from None
     if min(rows, columns) < 1:
-        raise ArgumentTypeError(f"'{text}': both must be at least 1")
+        raise types.WrongValue(f"'{text}': both must be at least 1")
     return f"{rows}x{columns}"
 
 
@@ -72,8 +70,7 @@ class SceneTask:
         "class",
         choices=choices.SCENE_TARGETS,
         help="what is predicted of a pixel. class: a class number, up to 65534; regression: a number, of a raster of "
-        "floats or of a column of outlines. Pixels that are nodata in the label or in the scene do not count (default: "
-        "%(default)s)",
+        "floats or of a column of outlines. Pixels that are nodata in the label or in the scene do not count",
     )
     label_column: str | None = flag(
         metavar="COLUMN",
@@ -101,31 +98,28 @@ class SceneTask:
         help="instead of --mean and --std, divide all bands by this number, such as 10000 for reflectances of "
         "Sentinel-2",
     )
-    filters: int = flag(
-        16, type=types.count, help="channels of the first level of the U-Net (default: %(default)s)"
-    )
+    filters: int = flag(16, type=types.count, help="channels of the first level of the U-Net")
     depth: int = flag(
         4,
         type=types.count,
-        help="number of times that the U-Net halves rows and columns (default: %(default)s)",
+        help="number of times that the U-Net halves rows and columns",
     )
     crops: int = flag(
         100,
         type=types.count,
         help="number of crops of the training scenes in an epoch, at random places that are drawn again in every "
-        "epoch; and most crops of the validation scenes, always the same (default: %(default)s)",
+        "epoch; and most crops of the validation scenes, always the same",
     )
     crop: str = flag(
         "512x512",
         type=scene_crop,
         metavar="HxW",
         help="rows x columns of a crop in pixels, multiples of 2 to the power of --depth; or whole: each scene whole, "
-        "once in an epoch (default: %(default)s)",
+        "once in an epoch",
     )
-    background: str | None = redeclared(
-        BackgroundSettings,
-        "background",
+    background: str | None = flag(
         None,
+        choices=choices.BACKGROUNDS,
         help="skip: with --crop whole, and in predictions, compute one pixel of all nodata of a scene, which changes "
         "no result; compute: compute all of it (default: compute)",
     )
@@ -151,7 +145,7 @@ class SceneTraining(OptimizerSettings, ScheduleSettings, KeepSettings):
         help="mean and standard deviation of the values of --target regression, which the last layer multiplies and "
         "adds (default: of samples of the training labels)",
     )
-    monitor: str = redeclared(KeepSettings, "monitor", "loss", choices=["loss"])
+    monitor: str = flag("loss", choices=["loss"])
     test_only: str | None = evaluated_run_flag(
         "the test scenes of --data; if there are none, those for validation"
     )

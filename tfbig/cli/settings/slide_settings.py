@@ -13,9 +13,8 @@ from tfbig.cli.settings.background_settings import (
 )
 from tfbig.cli.settings.channel_settings import ChannelSettings
 from tfbig.cli.settings.data_settings import edge_flag
-from tfbig.cli.settings.flag import PLACE, REQUIRED, SESSION, flag, redeclared
+from tfbig.cli.settings.flag import PLACE, REQUIRED, SESSION, flag
 from tfbig.cli.settings.run_settings import MemorySettings, slide_mpp_flag
-from tfbig.cli.settings.yaml_flags import config_flag
 
 
 def custom_flag() -> tuple[str, ...]:
@@ -99,7 +98,12 @@ class SlideSettings(ChannelSettings):
     strict: bool = flag(False, kind=PLACE, help="stop at the first slide that fails")
     quiet: bool = flag(False, kind=SESSION, help="no progress bars")
     dry_run: bool = flag(False, kind=SESSION, help="print what would be done; write nothing")
-    config: str | None = config_flag(kind=SESSION)
+    config: str | None = flag(
+        kind=SESSION,
+        metavar="FILE",
+        help="YAML file of flags (device_memory: 512MB), such as config.yaml of a run, or a recipe that is installed "
+        "with tfbig, such as recipes/abmil-original.yaml; flags on the command line win",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,9 +275,7 @@ class PredictSettings(
 ):
     """Settings of `tfbig predict`."""
 
-    slides: tuple[str, ...] = redeclared(
-        SlideSettings,
-        "slides",
+    slides: tuple[str, ...] = flag(
         REQUIRED,
         help="slides, folders of slides, or tables of slides, *.csv with a column slide_id and optional path; for a "
         "network "

@@ -25,21 +25,20 @@ class TargetSettings:
         choices=choices.TARGETS,
         help="what is predicted, and the columns of the table. class: label; survival: time and event (1, or 0 if the "
         "case was censored), one pair for all slides of a case_id; regression: value; multilabel: label_NAME with 0, 1 "
-        "or nothing for each NAME (default: %(default)s)",
+        "or nothing for each NAME",
     )
     survival_loss: str = flag(
         "discrete",
         choices=choices.SURVIVAL_LOSSES,
         help="loss of survival. discrete: likelihood of hazards in bins of time; cox: partial likelihood of Cox's "
         "model over risk sets of --accumulate bags or images, exact by two passes over each set; with --mode patchgd a "
-        "batch is a risk set (default: %(default)s)",
+        "batch is a risk set",
     )
     time_bins: int = flag(
         BINS,
         type=types.two_or_more,
         metavar="N",
-        help="bins of time of --survival-loss discrete, which hold equal numbers of events of the training set "
-        "(default: %(default)s)",
+        help="bins of time of --survival-loss discrete, which hold equal numbers of events of the training set ",
     )
     time_cuts: tuple[float, ...] | None = flag(
         nargs="+",
@@ -50,7 +49,7 @@ class TargetSettings:
     alpha: float = flag(
         0.0,
         type=types.share,
-        help="how far censored cases count less with --survival-loss discrete, 0 to 1 (default: %(default)s)",
+        help="how far censored cases count less with --survival-loss discrete, 0 to 1",
     )
     value_scale: tuple[float, float] | None = flag(
         nargs=2,

@@ -9,7 +9,7 @@ from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.background_settings import BackgroundSettings
 from tfbig.cli.settings.data_settings import BagSettings, ImageDataSettings, SplitSettings
-from tfbig.cli.settings.flag import PLACE, flag, redeclared
+from tfbig.cli.settings.flag import PLACE, flag
 from tfbig.cli.settings.instance_settings import InstanceSettings
 from tfbig.cli.settings.patch_settings import PatchSettings
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
@@ -72,20 +72,20 @@ class SegmentationTask:
         100,
         type=types.count,
         help="number of crops of the training slides in an epoch, from each slide in turn, at random places that are "
-        "drawn again in every epoch (default: %(default)s)",
+        "drawn again in every epoch",
     )
     crop: str = flag(
         "1024x1024",
         type=types.crop,
         metavar="HxW",
         help=f"rows x columns of a crop in pixels, multiples of {choices.UNET_STRIDE}, or whole: each training "
-        "slide whole, once in an epoch; validation and test use whole slides (default: %(default)s)",
+        "slide whole, once in an epoch; validation and test use whole slides",
     )
     augment: str = flag(
         "brightness",
         choices=choices.SLIDE_AUGMENTATIONS,
         help="augmentation of training images. brightness: up to 10 gray levels, drawn again in every epoch; labels "
-        "that are computed from the slide are computed again (default: %(default)s)",
+        "that are computed from the slide are computed again",
     )
 
 
@@ -97,18 +97,16 @@ class SegmentationTraining(OptimizerSettings, ScheduleSettings, KeepSettings):
 
     epochs: int = epochs_flag(3)
     batch_size: int = batch_size_flag(1, "crops of a step")
-    lr: float = redeclared(OptimizerSettings, "lr", 0.01)
-    epsilon: float = redeclared(OptimizerSettings, "epsilon", 1e-3)
-    beta_1: float = redeclared(OptimizerSettings, "beta_1", 0.8)
-    clip: float | None = redeclared(
-        OptimizerSettings,
-        "clip",
+    lr: float = 0.01
+    epsilon: float = flag(1e-3)
+    beta_1: float = 0.8
+    clip: float | None = flag(
         0.3,
-        help="clip the global norm of the gradient to this value; 0 for no clipping (default: %(default)s)",
+        help="clip the global norm of the gradient to this value; 0 for no clipping",
     )
-    schedule: str = redeclared(ScheduleSettings, "schedule", "step-cosine")
-    keep: str = redeclared(KeepSettings, "keep", "last")
-    monitor: str = redeclared(KeepSettings, "monitor", "loss", choices=["loss", "dice"])
+    schedule: str = "step-cosine"
+    keep: str = "last"
+    monitor: str = flag("loss", choices=["loss", "dice"])
     test_only: str | None = evaluated_run_flag(
         "the slides of --data: those of the table with split test; without a table all, or, in the folder it was "
         "trained on, the validation slide"
@@ -161,12 +159,12 @@ class MILNetwork:
         "abmil",
         choices=choices.AGGREGATORS,
         help="aggregator of the bag; abmil_relu and abmil_gelu are those of the code of Big-Layers, for PANDA and for "
-        "CAMELYON (default: %(default)s)",
+        "CAMELYON",
     )
     encoder: str = flag(
         "small",
         choices=["small", "lenet", *choices.RESNETS, *choices.PATHOLOGY_ENCODERS, "none"],
-        help="network of an instance; none if bags hold features (default: %(default)s)",
+        help="network of an instance; none if bags hold features",
     )
     encoder_weights: str | None = encoder_weights_flag()
     mean: float | tuple[float, ...] | None = channels_flag(
@@ -184,19 +182,18 @@ class MILNetwork:
     hidden: int = flag(
         128,
         type=types.count,
-        help="units of the attention layer; the published clam has 256 (default: %(default)s)",
+        help="units of the attention layer; the published clam has 256",
     )
     width: int = flag(
         512,
         type=types.count,
-        help="number of reduced features, of clam, abmilx, dtfd, transmil, transformer and attention (default: "
-        "%(default)s)",
+        help="number of reduced features, of clam, abmilx, dtfd, transmil, transformer and attention",
     )
-    pseudo_bags: int = flag(4, type=types.count, help="pseudo-bags of dtfd (default: %(default)s)")
+    pseudo_bags: int = flag(4, type=types.count, help="pseudo-bags of dtfd")
     distillation: str = flag(
         "AFS",
         choices=choices.DISTILLATIONS,
-        help="feature distillation of dtfd (default: %(default)s)",
+        help="feature distillation of dtfd",
     )
     two_tiers: bool = flag(False, help="dtfd: train each tier only with its own loss")
     instance_samples: int = flag(
@@ -204,12 +201,12 @@ class MILNetwork:
         type=types.count,
         metavar="K",
         help="clam: most and least attended instances of a bag that its classifiers of instances learn from, so many "
-        "of each (default: %(default)s)",
+        "of each",
     )
     instance_loss: str = flag(
         "cross_entropy",
         choices=choices.INSTANCE_LOSSES,
-        help="clam: loss of the instances; svm: smooth support vector machine (default: %(default)s)",
+        help="clam: loss of the instances; svm: smooth support vector machine",
     )
     subtyping: bool = flag(
         False,
@@ -224,7 +221,7 @@ class MILNetwork:
     norm: str = flag(
         "exact",
         choices=[*choices.NORMS, "none"],
-        help="BatchNormalization of the encoder in training; none removes it (default: %(default)s)",
+        help="BatchNormalization of the encoder in training; none removes it",
     )
     published: bool = flag(
         False,
@@ -234,7 +231,7 @@ class MILNetwork:
         8,
         kind=PLACE,
         type=types.count,
-        help="largest number of instances of a slice; --mode accumulate and frozen only (default: %(default)s)",
+        help="largest number of instances of a slice; --mode accumulate and frozen only",
     )
 
 
@@ -305,16 +302,14 @@ class ImageNetwork:
     encoder: str = flag(
         "strided",
         choices=[*choices.TRUNKS, *choices.NETWORKS, "series"],
-        help="network of a patch; series: that of PatchGD for HAR (default: %(default)s)",
+        help="network of a patch; series: that of PatchGD for HAR",
     )
     encoder_weights: str | None = encoder_weights_flag()
     mean: float | tuple[float, ...] | None = channels_flag(0.0, "mean", "a ResNet or MobileNet")
     std: float | tuple[float, ...] | None = channels_flag(
         1.0, "standard deviation", "a ResNet or MobileNet"
     )
-    latent: int = flag(
-        64, type=types.count, help="channels of a code; published: 256 (default: %(default)s)"
-    )
+    latent: int = flag(64, type=types.count, help="channels of a code; published: 256")
     code: str | None = flag(
         choices=["vector", "map"],
         help="code of a patch. vector: pooled, as published; map: output of the network without pooling (default: "
@@ -324,11 +319,9 @@ class ImageNetwork:
         "transformer",
         choices=[*choices.HEADS, "series"],
         help="network over the latent grid; linear: one linear layer, for --mode device the network without a head, "
-        "for --encoder series that of the paper, while series is that of its code (default: %(default)s)",
+        "for --encoder series that of the paper, while series is that of its code",
     )
-    head_width: int = flag(
-        64, type=types.count, help="channels of the head; published: 256 (default: %(default)s)"
-    )
+    head_width: int = flag(64, type=types.count, help="channels of the head; published: 256")
     warm_start: int | None = flag(
         type=types.count_from_zero,
         metavar="EPOCHS",
@@ -350,7 +343,7 @@ class ImageTraining(ClassifierSettings, PatchSettings):
         "cross_entropy",
         choices=choices.LOSSES,
         help="loss; binary_cross_entropy learns every class as a yes or no of its own, while probabilities are those "
-        "of a softmax with either (default: %(default)s)",
+        "of a softmax with either",
     )
     stride: int | None = flag(
         type=types.count, help="pixels from one patch to the next (default: --patch)"
@@ -367,7 +360,7 @@ class ImageTraining(ClassifierSettings, PatchSettings):
     sampler: str = flag(
         "shuffle",
         choices=choices.SAMPLERS,
-        help="how the patches of an inner step are drawn (default: %(default)s)",
+        help="how the patches of an inner step are drawn",
     )
     test_only: str | None = evaluated_run_flag("the test images")
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.flag import PLACE, TUNABLE, flag, redeclared
+from tfbig.cli.settings.flag import PLACE, TUNABLE, flag
 
 
 def epochs_flag(default: int) -> int:
     """Return the field of the flag `--epochs`."""
-    help_text = "number of epochs (default: %(default)s)"
+    help_text = "number of epochs"
     field: int = flag(default, kind=TUNABLE, type=types.count, help=help_text)
     return field
 
@@ -23,7 +23,7 @@ def batch_size_flag(default: int, batch: str) -> int:
         default: Default.
         batch: What a batch contains.
     """
-    help_text = f"{batch} (default: %(default)s)"
+    help_text = f"{batch}"
     field: int = flag(default, kind=TUNABLE, type=types.count, help=help_text)
     return field
 
@@ -71,31 +71,27 @@ class OptimizerSettings:
         1,
         kind=TUNABLE,
         type=types.count,
-        help="number of steps whose gradients are averaged before the optimizer steps (default: %(default)s)",
+        help="number of steps whose gradients are averaged before the optimizer steps",
     )
     sum: bool = flag(
         False, help="sum the gradients of --accumulate steps instead of averaging them"
     )
-    optimizer: str = flag(
-        "adam", choices=choices.OPTIMIZERS, help="optimizer (default: %(default)s)"
-    )
-    lr: float = flag(
-        1e-3, kind=TUNABLE, type=types.positive, help="learning rate (default: %(default)s)"
-    )
+    optimizer: str = flag("adam", choices=choices.OPTIMIZERS, help="optimizer")
+    lr: float = flag(1e-3, kind=TUNABLE, type=types.positive, help="learning rate")
     epsilon: float = flag(
         1e-7,
         type=types.positive,
-        help="epsilon of adam and coupled_adam (default: %(default)s)",
+        help="epsilon of adam and coupled_adam",
     )
     beta_1: float = flag(
         0.9,
         type=types.share,
-        help="decay of the average of the gradient, of all optimizers (default: %(default)s)",
+        help="decay of the average of the gradient, of all optimizers",
     )
     decay: float = flag(
         0.0,
         type=float,
-        help="weight decay; in coupled_adam and demon_adam an L2 penalty (default: %(default)s)",
+        help="weight decay; in coupled_adam and demon_adam an L2 penalty",
     )
     clip: float | None = flag(
         type=types.from_zero,
@@ -113,7 +109,7 @@ class ScheduleSettings:
         "cosine",
         choices=choices.SCHEDULES,
         help="schedule of the learning rate; changes after every epoch, with step-cosine, linear or --warmup after "
-        "every step; a cosine decreases to 0, linear to half (default: %(default)s)",
+        "every step; a cosine decreases to 0, linear to half",
     )
     warmup: float | None = flag(
         type=types.positive,
@@ -122,7 +118,7 @@ class ScheduleSettings:
     rate: float = flag(
         0.955,
         type=types.positive,
-        help="factor per epoch of --schedule exponential (default: %(default)s)",
+        help="factor per epoch of --schedule exponential",
     )
     demon_steps: int | None = flag(
         type=types.count,
@@ -153,17 +149,17 @@ class KeepSettings:
         "best",
         choices=["last", "best", "window"],
         help="epoch that is saved and tested: the last; the best by --monitor; or the best one in the window of "
-        "--window epochs with the best average (default: %(default)s)",
+        "--window epochs with the best average",
     )
     monitor: str = flag(
         "loss",
         choices=["loss", "accuracy", "qwk"],
-        help="validation metric of --keep (default: %(default)s)",
+        help="validation metric of --keep",
     )
     window: int = flag(
         15,
         type=types.count,
-        help="epochs in the window of --keep window (default: %(default)s)",
+        help="epochs in the window of --keep window",
     )
 
 
@@ -178,13 +174,11 @@ class ClassifierSettings(TrainingSettings):
 
     SECTION = "training"
 
-    monitor: str = redeclared(
-        KeepSettings,
-        "monitor",
+    monitor: str = flag(
         "loss",
         choices=list(dict.fromkeys(name for names in choices.MONITORS.values() for name in names)),
         help="validation metric of --keep: loss; accuracy or qwk of classes; concordance of survival; mae of a number; "
-        "auc, the mean of several labels (default: %(default)s)",
+        "auc, the mean of several labels",
     )
     class_weights: bool = flag(
         False, help="weight classes by inverse frequency; weights add up to 1"
@@ -204,5 +198,5 @@ class EvaluationSettings:
     eval_repeats: int = flag(
         1,
         type=types.count,
-        help="number of draws of --eval-sample; metrics are means (default: %(default)s)",
+        help="number of draws of --eval-sample; metrics are means",
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.data_settings import confine_flag, shares_flag
-from tfbig.cli.settings.flag import PLACE, flag, redeclared
+from tfbig.cli.settings.flag import PLACE, flag
 from tfbig.cli.settings.run_settings import (
     UNIFIED,
     MachineSettings,
@@ -60,25 +60,25 @@ class VolumeSegmentationTask:
         100,
         type=types.count,
         help="number of crops of the training volumes in an epoch, from each volume in turn, at random places that "
-        "are drawn again in every epoch (default: %(default)s)",
+        "are drawn again in every epoch",
     )
     crop: str = flag(
         "96x96x96",
         type=types.box,
         metavar="DxHxW",
         help="planes x rows x columns of a crop in voxels of the network, multiples of its total stride, or whole: "
-        "each training volume whole, once in an epoch; validation and test use whole volumes (default: %(default)s)",
+        "each training volume whole, once in an epoch; validation and test use whole volumes",
     )
     foreground: float = flag(
         0.33,
         type=types.share,
-        help="share of the crops that are centred at a voxel of a class but the background (default: %(default)s)",
+        help="share of the crops that are centred at a voxel of a class but the background",
     )
     augment: str = flag(
         "mirror",
         choices=choices.VOLUME_AUGMENTATIONS,
         help="augmentation of training volumes. mirror: reversed along each axis in half of the cases, drawn again "
-        "in every epoch (default: %(default)s)",
+        "in every epoch",
     )
 
 
@@ -133,7 +133,7 @@ class VolumeNetwork:
     loss: str = flag(
         "dice_crossentropy",
         choices=choices.VOLUME_LOSSES,
-        help="loss; dice_crossentropy: both, as nnU-Net (default: %(default)s)",
+        help="loss; dice_crossentropy: both, as nnU-Net",
     )
 
 
@@ -145,15 +145,13 @@ class VolumeSegmentationTraining(OptimizerSettings, ScheduleSettings, KeepSettin
 
     epochs: int = epochs_flag(20)
     batch_size: int = batch_size_flag(1, "crops of a step")
-    clip: float | None = redeclared(
-        OptimizerSettings,
-        "clip",
+    clip: float | None = flag(
         12.0,
-        help="clip the global norm of the gradient to this value; 0 for no clipping (default: %(default)s)",
+        help="clip the global norm of the gradient to this value; 0 for no clipping",
     )
-    schedule: str = redeclared(ScheduleSettings, "schedule", "step-cosine")
-    keep: str = redeclared(KeepSettings, "keep", "last")
-    monitor: str = redeclared(KeepSettings, "monitor", "loss", choices=["loss", "dice"])
+    schedule: str = "step-cosine"
+    keep: str = "last"
+    monitor: str = flag("loss", choices=["loss", "dice"])
     test_only: str | None = evaluated_run_flag(
         "the volumes of --data with split test, or on all of another folder without splits"
     )
