@@ -18,6 +18,7 @@ from tfbig import SourceError, Stopped, TfbigError, sources
 from tfbig.cli import dask, messages
 from tfbig.cli import paths as cli_paths
 from tfbig.cli.data import cohort, scales, side_tables, slide_folders, volume_folders
+from tfbig.cli.settings import training
 from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.settings.flag import deciding
 from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings
@@ -461,7 +462,7 @@ def _finish(work: Work[Any], count: int, failed: int, changed: bool) -> int:
     page = folder / report.NAME
     if not dry_run and (changed or not page.exists()):
         with run_folder.folder_lock(folder):  # several shards may end at once
-            print(f"report: {report.write_report(folder)}")
+            print(f"report: {report.write_report(folder, used=training.in_use)}")
     if not failed:
         return 0
     where = "" if dry_run else f", see {folder / run_folder.FAILED}"

@@ -9,6 +9,7 @@ import pytest
 
 from tfbig.cli.settings import applies
 from tfbig.cli.settings.flag import GIVEN, Unless, flag, flags_of
+from tfbig.cli.settings.tasks import TASKS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,3 +67,15 @@ def test_words() -> None:
         condition = applies.unmet(name, FLAGS, values)
         assert condition is not None
         assert words in applies.in_words(condition, values)
+
+
+def test_conditions_are_on_flags_and_their_values() -> None:
+    """Each condition is on a flag of some task, and its values are among those that this flag has in some task."""
+    flags = [each for settings in TASKS.values() for each in flags_of(settings).values()]
+    values: dict[str, set[Any]] = {}
+    for each in flags:
+        values.setdefault(each.name, set()).update(each.choices or ())
+    for each in flags:
+        for other, accepted in each.only_if.items():
+            is_chosen = {*accepted} <= values[other]
+            assert is_chosen or isinstance(accepted, Unless), (each.name, other)

@@ -10,7 +10,7 @@ from tfbig.cli.settings.background_settings import BackgroundSettings
 from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.settings.flag import PLACE, REQUIRED, SESSION, flag
 from tfbig.cli.settings.run_settings import MemorySettings
-from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings, custom_flag
+from tfbig.cli.settings.slide_settings import CustomCode, PredictSettings, TileSettings
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class DoctorSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedModel:
+class PlannedModel(CustomCode):
     """What is planned."""
 
     model: str = flag(
@@ -66,7 +66,6 @@ class PlannedModel:
     )
     batch_size: int = flag(1, type=types.count, help="images or bags of a batch (default: 1)")
     inference: bool = flag(False, help="plan a prediction instead of a training step")
-    custom: tuple[str, ...] = custom_flag()
 
 
 @dataclass(frozen=True, kw_only=True)

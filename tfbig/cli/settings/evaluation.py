@@ -30,8 +30,8 @@ RUN = Flag("run", None, "str", "", help=ABOUT_RUN, positional=True, metavar="RUN
 DATA_SETTINGS = ("slides", "coords", "splits", "folds", "fold", "group")
 """Settings that belong to the data of the run, not to another --data."""
 SPLIT_FLAGS = ("splits", "folds", "fold", "group")
-SECTIONS = ("data", "evaluation", "machine", "run")
-"""Sections of flags that an evaluation may change."""
+SECTIONS = ("network", "optimisation", "patches")
+"""Sections of flags that are only for training."""
 
 
 def parse(argv: Sequence[str], about: str) -> TrainSettings:
@@ -76,9 +76,10 @@ def page(argv: Sequence[str], about: str, task: str) -> str:
     flags = {
         name: flag
         for name, flag in flags_of(TASKS[task]).items()
-        if flag.section in SECTIONS and name not in SPLIT_FLAGS
+        if flag.section not in SECTIONS and name not in (*SPLIT_FLAGS, "task", "test_only")
     }
-    values = help_text.known(argv, flags, flags)
+    values = {name: parser.given(argv, name) for name in flags}
+    values = {name: value for name, value in values.items() if value is not None}
     return help_text.page(
         f"{PROG} RUN [FLAGS]", f"{about} {ABOUT_FLAGS}", {"run": RUN, **flags}, EXAMPLE, values
     )

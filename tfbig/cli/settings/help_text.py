@@ -9,7 +9,7 @@ from dataclasses import MISSING
 from typing import Any, Final
 
 from tfbig.cli.settings import applies, parser
-from tfbig.cli.settings.flag import Flag
+from tfbig.cli.settings.flag import Flag, with_dashes
 
 COLUMN: Final = 24
 """Where descriptions begin."""
@@ -40,9 +40,9 @@ def page(
     for title, members in sections.items():
         lines = [line for flag in members for line in entry(spelling(flag), meaning(flag))]
         parts.append("\n".join([f"{title}:", *lines] if title else lines))
-    others = dict.fromkeys(str(each) for each in conditions.values() if each is not None)
+    others = dict.fromkeys(with_dashes(each.name) for each in conditions.values() if each)
     if others:
-        parts.append(wrapped(f"--help has more flags after {'; '.join(others)}."))
+        parts.append(wrapped(f"--help has more flags after other values of {', '.join(others)}."))
     return "\n\n".join([*parts, wrapped(ending)])
 
 
@@ -77,13 +77,16 @@ def meaning(flag: Flag) -> str:
     """Return what a flag is, with the values that can be chosen and the default."""
     text = flag.help
     if isinstance(flag.choices, Mapping):
-        each = "; ".join(f"{value}: {what}" for value, what in flag.choices.items())
+        each = "; ".join(
+            f"{value}: {what}" if what else value for value, what in flag.choices.items()
+        )
         text = f"{text}. {each}" if text else each
     notes = []
     if flag.choices and not isinstance(flag.choices, Mapping) and not flag.positional:
         notes = [", ".join(map(str, flag.choices))] if not _is_short(flag) else []
-    if "(default" not in text and flag.default not in (None, False, "", (), MISSING):
-        default = flag.default
+    default = flag.default
+    is_nothing = default is None or default is False or default is MISSING or default in ("", ())
+    if "(default" not in text and not is_nothing:
         shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
         notes.append(f"default: {shown}")
     return f"{text} ({'; '.join(notes)})" if notes else text
@@ -103,19 +106,9 @@ def _is_short(flag: Flag) -> bool:
     return not isinstance(flag.choices, Mapping) and len(text) < COLUMN - 1
 
 
-def known(
-    argv: Sequence[str], flags: Mapping[str, Flag], from_data: Iterable[str] = ()
-) -> dict[str, Any]:
-    """Return the values of flags by name, for a help: those of a command line, else the defaults.
-
-    Args:
-        argv: The command line.
-        flags: The flags.
-        from_data: Flags whose value, if it is not given, is told by the data, and so is not known.
-    """
+def known(argv: Sequence[str], flags: Mapping[str, Flag]) -> dict[str, Any]:
+    """Return the values of flags by name, for a help: those of a command line, else the defaults."""
     given = {name: parser.given(argv, name) for name in flags}
     return {
-        name: flag.default if given[name] is None else given[name]
-        for name, flag in flags.items()
-        if given[name] is not None or name not in from_data
+        name: flag.default if given[name] is None else given[name] for name, flag in flags.items()
     }

@@ -7,39 +7,32 @@ from dataclasses import dataclass
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.channel_settings import ChannelSettings
-from tfbig.cli.settings.data_settings import confine_flag, shares_flag
+from tfbig.cli.settings.data_settings import DrawnSplits
 from tfbig.cli.settings.flag import PLACE, flag
 from tfbig.cli.settings.run_settings import (
     UNIFIED,
     MachineSettings,
     RunSettings,
     SeedSettings,
-    evaluated_run_flag,
-    mode_flag,
-    task_flag,
+    TaskSettings,
 )
-from tfbig.cli.settings.training_settings import (
-    KeepSettings,
-    OptimizerSettings,
-    ScheduleSettings,
-    batch_size_flag,
-    epochs_flag,
-)
+from tfbig.cli.settings.training_settings import TrainingSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class InstanceTask:
+class InstanceTask(TaskSettings, DrawnSplits):
     """Task, mode and data of `--task instances`."""
 
     SECTION = "data"
 
-    task: str = task_flag("instances")
-    mode: str = mode_flag(
-        {
+    task: str = "instances"
+    mode: str = flag(
+        "offload",
+        choices={
             "offload": "strip by strip where an image needs it, images stored in host memory or on disk",
             "device": "plain Keras, same data and seed",
             "unified": UNIFIED,
-        }
+        },
     )
     data: str | None = flag(
         exists="folder",
@@ -50,8 +43,6 @@ class InstanceTask:
         "NAME.*, where each instance has a number of its own and 0 is background, as Cellpose and StarDist use them; "
         "or with a table images.csv: columns image, mask, and split (train, val, test) or patient",
     )
-    shares: tuple[int, int, int] = shares_flag()
-    confine: bool = confine_flag("files of images.csv")
     crops: int | None = flag(
         type=types.count,
         help="number of crops of an epoch, from each training image in turn, at random places (default: one of each "
@@ -101,17 +92,14 @@ class InstanceNetwork:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InstanceTraining(OptimizerSettings, ScheduleSettings, KeepSettings):
+class InstanceTraining(TrainingSettings):
     """Training of `--task instances`."""
 
-    SECTION = "training"
+    SECTION = "optimisation"
 
-    epochs: int = epochs_flag(50)
-    batch_size: int = batch_size_flag(4, "crops of a step")
+    epochs: int = 50
+    batch_size: int = flag(4, help="crops of a step")
     monitor: str = flag("loss", choices=["loss"])
-    test_only: str | None = evaluated_run_flag(
-        "the test images, or on all images of another folder without splits"
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,38 +6,35 @@ from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.data_settings import confine_flag, shares_flag
+from tfbig.cli.settings.data_settings import DrawnSplits
 from tfbig.cli.settings.flag import PLACE, flag
 from tfbig.cli.settings.patch_settings import PatchSettings
 from tfbig.cli.settings.run_settings import (
     MachineSettings,
     RunSettings,
     SeedSettings,
-    evaluated_run_flag,
-    mode_flag,
-    task_flag,
+    TaskSettings,
 )
 from tfbig.cli.settings.training_settings import (
+    EncoderWeights,
+    OrderSettings,
     TrainingSettings,
-    batch_size_flag,
-    channels_flag,
-    encoder_weights_flag,
-    epochs_flag,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchGDSegmentationTask:
+class PatchGDSegmentationTask(TaskSettings, DrawnSplits):
     """Task, mode and data of `--task patchgd-segmentation`."""
 
     SECTION = "data"
 
-    task: str = task_flag("patchgd-segmentation")
-    mode: str = mode_flag(
-        {
+    task: str = "patchgd-segmentation"
+    mode: str = flag(
+        "patchgd",
+        choices={
             "patchgd": "latent grid of patches; a share of them is encoded and decoded with a gradient at a time, with "
             "--sampling 1.0 all of them"
-        }
+        },
     )
     data: str | None = flag(
         exists="folder",
@@ -48,8 +45,6 @@ class PatchGDSegmentationTask:
         "NAME.*, where values other than 0 are the object; or with a table images.csv: columns image, mask, and split "
         "(train, val, test) or patient",
     )
-    shares: tuple[int, int, int] = shares_flag()
-    confine: bool = confine_flag("files of images.csv")
     downscale: int = flag(
         1,
         type=types.count,
@@ -58,20 +53,15 @@ class PatchGDSegmentationTask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchGDSegmentationNetwork:
+class PatchGDSegmentationNetwork(EncoderWeights):
     """Encoder and decoder of `--task patchgd-segmentation`."""
 
-    SECTION = "data"
+    SECTION = "network"
 
     encoder: str = flag(
         "small",
         choices=[*choices.TRUNKS, *choices.NETWORKS],
         help="network of a patch, without pooling",
-    )
-    encoder_weights: str | None = encoder_weights_flag()
-    mean: float | tuple[float, ...] | None = channels_flag(0.0, "mean", "a ResNet or MobileNet")
-    std: float | tuple[float, ...] | None = channels_flag(
-        1.0, "standard deviation", "a ResNet or MobileNet"
     )
     latent: int = flag(64, type=types.count, help="channels of a code")
     decoder_width: int = flag(
@@ -95,13 +85,13 @@ class PatchGDSegmentationNetwork:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchGDSegmentationTraining(TrainingSettings, PatchSettings):
+class PatchGDSegmentationTraining(TrainingSettings, OrderSettings, PatchSettings):
     """Training and evaluation of `--task patchgd-segmentation`."""
 
-    SECTION = "training"
+    SECTION = "optimisation"
 
-    epochs: int = epochs_flag(10)
-    batch_size: int = batch_size_flag(1, "images of a step, all of the same size")
+    epochs: int = 10
+    batch_size: int = flag(1, help="images of a step, all of the same size")
     monitor: str = flag(
         "loss",
         choices=["loss", "dice"],
@@ -116,9 +106,6 @@ class PatchGDSegmentationTraining(TrainingSettings, PatchSettings):
         False,
         help="compute the loss of an inner step on its patches alone, instead of filling the mask before the inner "
         "steps: nothing as large as the image is held in memory; not for --loss dice",
-    )
-    test_only: str | None = evaluated_run_flag(
-        "the test images, or on all images of another folder without splits"
     )
 
 

@@ -6,24 +6,16 @@ from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.data_settings import confine_flag, shares_flag
+from tfbig.cli.settings.data_settings import DrawnSplits
 from tfbig.cli.settings.flag import PLACE, flag
 from tfbig.cli.settings.run_settings import (
     UNIFIED,
     MachineSettings,
     RunSettings,
     SeedSettings,
-    evaluated_run_flag,
-    mode_flag,
-    task_flag,
+    TaskSettings,
 )
-from tfbig.cli.settings.training_settings import (
-    KeepSettings,
-    OptimizerSettings,
-    ScheduleSettings,
-    batch_size_flag,
-    epochs_flag,
-)
+from tfbig.cli.settings.training_settings import TrainingSettings
 
 
 def scene_crop(text: str) -> str:
@@ -40,18 +32,19 @@ def scene_crop(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SceneTask:
+class SceneTask(TaskSettings, DrawnSplits):
     """Task, mode and data of `--task scenes`."""
 
     SECTION = "data"
 
-    task: str = task_flag("scenes")
-    mode: str = mode_flag(
-        {
+    task: str = "scenes"
+    mode: str = flag(
+        "offload",
+        choices={
             "offload": "strip by strip, images stored in host memory or on disk",
             "device": "plain Keras on whole crops, same data and seed",
             "unified": UNIFIED,
-        }
+        },
     )
     data: str | None = flag(
         exists="file",
@@ -61,10 +54,6 @@ class SceneTask:
         help="table *.csv: columns scene (GeoTIFF, COG, JPEG 2000 or VRT), label (a raster on any grid; or outlines: "
         "GeoJSON, GeoPackage, shapefile), and optional split (train, val, test). Paths are "
         "relative to the table; labels are reprojected to their scene",
-    )
-    shares: tuple[int, int, int] = shares_flag()
-    confine: bool = confine_flag(
-        "scenes and labels, and files that a VRT file names,", "the folder of the table"
     )
     target: str = flag(
         "class",
@@ -126,13 +115,13 @@ class SceneTask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SceneTraining(OptimizerSettings, ScheduleSettings, KeepSettings):
+class SceneTraining(TrainingSettings):
     """Training of `--task scenes`."""
 
-    SECTION = "training"
+    SECTION = "optimisation"
 
-    epochs: int = epochs_flag(20)
-    batch_size: int = batch_size_flag(4, "crops of a step")
+    epochs: int = 20
+    batch_size: int = flag(4, help="crops of a step")
     loss: str | None = flag(
         choices=choices.SCENE_LOSSES,
         help="loss of a pixel: cross_entropy of classes; mse or huber of values, quadratic up to their deviation "
@@ -142,13 +131,11 @@ class SceneTraining(OptimizerSettings, ScheduleSettings, KeepSettings):
         nargs=2,
         type=float,
         metavar=("MEAN", "DEVIATION"),
-        help="mean and standard deviation of the values of --target regression, which the last layer multiplies and "
+        only_if={"target": ("regression",)},
+        help="mean and standard deviation of the values, which the last layer multiplies and "
         "adds (default: of samples of the training labels)",
     )
     monitor: str = flag("loss", choices=["loss"])
-    test_only: str | None = evaluated_run_flag(
-        "the test scenes of --data; if there are none, those for validation"
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.background_settings import BackgroundSettings
 from tfbig.cli.settings.data_settings import BagSettings, ImageDataSettings, SplitSettings
-from tfbig.cli.settings.flag import PLACE, flag
+from tfbig.cli.settings.flag import GIVEN, PLACE, Conditions, Unless, flag
 from tfbig.cli.settings.instance_settings import InstanceSettings
 from tfbig.cli.settings.patch_settings import PatchSettings
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
@@ -18,39 +18,33 @@ from tfbig.cli.settings.run_settings import (
     MachineSettings,
     RunSettings,
     SeedSettings,
-    evaluated_run_flag,
-    mode_flag,
-    task_flag,
+    TaskSettings,
 )
 from tfbig.cli.settings.scene_settings import SceneSettings
 from tfbig.cli.settings.target_settings import TargetSettings
 from tfbig.cli.settings.training_settings import (
     ClassifierSettings,
+    EncoderWeights,
     EvaluationSettings,
-    KeepSettings,
-    OptimizerSettings,
-    ScheduleSettings,
-    batch_size_flag,
-    channels_flag,
-    encoder_weights_flag,
-    epochs_flag,
+    TrainingSettings,
 )
 from tfbig.cli.settings.volume_segmentation_settings import VolumeSegmentationSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentationTask:
+class SegmentationTask(TaskSettings):
     """Task, mode and data of `--task segmentation`."""
 
     SECTION = "data"
 
-    task: str = task_flag("segmentation")
-    mode: str = mode_flag(
-        {
+    task: str = "segmentation"
+    mode: str = flag(
+        "offload",
+        choices={
             "offload": "strip by strip, images stored in host memory or on disk",
             "device": "plain Keras on whole crops, same data and seed",
             "unified": UNIFIED,
-        }
+        },
     )
     data: str | None = flag(
         exists="folder",
@@ -73,6 +67,7 @@ class SegmentationTask:
         type=types.count,
         help="number of crops of the training slides in an epoch, from each slide in turn, at random places that are "
         "drawn again in every epoch",
+        only_if={"crop": Unless((choices.WHOLE,))},
     )
     crop: str = flag(
         "1024x1024",
@@ -90,13 +85,13 @@ class SegmentationTask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentationTraining(OptimizerSettings, ScheduleSettings, KeepSettings):
+class SegmentationTraining(TrainingSettings):
     """Training of `--task segmentation`."""
 
-    SECTION = "training"
+    SECTION = "optimisation"
 
-    epochs: int = epochs_flag(3)
-    batch_size: int = batch_size_flag(1, "crops of a step")
+    epochs: int = 3
+    batch_size: int = flag(1, help="crops of a step")
     lr: float = 0.01
     epsilon: float = flag(1e-3)
     beta_1: float = 0.8
@@ -107,10 +102,6 @@ class SegmentationTraining(OptimizerSettings, ScheduleSettings, KeepSettings):
     schedule: str = "step-cosine"
     keep: str = "last"
     monitor: str = flag("loss", choices=["loss", "dice"])
-    test_only: str | None = evaluated_run_flag(
-        "the slides of --data: those of the table with split test; without a table all, or, in the folder it was "
-        "trained on, the validation slide"
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,20 +123,63 @@ class SegmentationSettings(
 
 
 @dataclass(frozen=True, kw_only=True)
-class MILTask:
+class MILTask(TaskSettings):
     """Task and mode of `--task mil`."""
 
     SECTION = "data"
 
-    task: str = task_flag("mil")
-    mode: str = mode_flag(
-        {
-            "accumulate": "exact gradients, accumulated over slices of --instances-at-once instances",
-            "offload": "the same; the planner chooses slices and stores within the memory limits",
+    task: str = "mil"
+    mode: str = flag(
+        "accumulate",
+        choices={
+            "accumulate": "exact gradients over slices of --instances-at-once instances",
+            "offload": "the same, with slices and stores planned for the memory",
             "device": "plain Keras on whole bags, same data and seed",
             "unified": UNIFIED,
-            "frozen": "the encoder is not trained; features are computed when they are needed",
-        }
+            "frozen": "the encoder is not trained",
+        },
+    )
+
+
+_CLAM = ("clam_sb", "clam_mb")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DTFDSettings:
+    """Pseudo-bags of DTFD-MIL."""
+
+    SECTION = "network"
+    ONLY_IF: ClassVar[Conditions] = {"model": ("dtfd",)}
+
+    pseudo_bags: int = flag(4, type=types.count, help="number of pseudo-bags")
+    distillation: str = flag(
+        "AFS", choices=choices.DISTILLATIONS, help="distillation of the features of a pseudo-bag"
+    )
+    two_tiers: bool = flag(False, help="train each tier only with its own loss")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CLAMSettings:
+    """Clustering of instances in CLAM."""
+
+    SECTION = "network"
+    ONLY_IF: ClassVar[Conditions] = {"model": _CLAM}
+
+    instance_samples: int = flag(
+        8,
+        type=types.count,
+        metavar="K",
+        help="the K most and the K least attended instances of a bag are those that its classifiers of instances learn "
+        "from",
+    )
+    instance_loss: str = flag(
+        "cross_entropy",
+        choices=choices.INSTANCE_LOSSES,
+        help="loss of the instances; svm: smooth support vector machine",
+    )
+    subtyping: bool = flag(
+        False,
+        help="bags have instances of their own class only, so that the most attended ones are wrong for others",
     )
 
 
@@ -153,7 +187,7 @@ class MILTask:
 class MILNetwork:
     """Encoder and aggregator of `--task mil`."""
 
-    SECTION = "data"
+    SECTION = "network"
 
     model: str = flag(
         "abmil",
@@ -166,18 +200,12 @@ class MILNetwork:
         choices=["small", "lenet", *choices.RESNETS, *choices.PATHOLOGY_ENCODERS, "none"],
         help="network of an instance; none if bags hold features",
     )
-    encoder_weights: str | None = encoder_weights_flag()
-    mean: float | tuple[float, ...] | None = channels_flag(
-        0.0, "mean", "a ResNet, or an encoder of pathology, which has its own"
-    )
-    std: float | tuple[float, ...] | None = channels_flag(
-        1.0, "standard deviation", "a ResNet, or an encoder of pathology, which has its own"
-    )
     lora: int | None = flag(
         type=types.count,
         metavar="RANK",
-        help="of the encoder, a vision transformer, train only low-rank changes of its Dense layers (LoRA) (default: "
-        "train all of it; --mode frozen trains nothing of it)",
+        help="train only low-rank changes of the Dense layers of the encoder (LoRA) (default: train all of it; --mode "
+        "frozen trains nothing of it)",
+        only_if={"encoder": choices.PATHOLOGY_ENCODERS},
     )
     hidden: int = flag(
         128,
@@ -187,36 +215,14 @@ class MILNetwork:
     width: int = flag(
         512,
         type=types.count,
-        help="number of reduced features, of clam, abmilx, dtfd, transmil, transformer and attention",
-    )
-    pseudo_bags: int = flag(4, type=types.count, help="pseudo-bags of dtfd")
-    distillation: str = flag(
-        "AFS",
-        choices=choices.DISTILLATIONS,
-        help="feature distillation of dtfd",
-    )
-    two_tiers: bool = flag(False, help="dtfd: train each tier only with its own loss")
-    instance_samples: int = flag(
-        8,
-        type=types.count,
-        metavar="K",
-        help="clam: most and least attended instances of a bag that its classifiers of instances learn from, so many "
-        "of each",
-    )
-    instance_loss: str = flag(
-        "cross_entropy",
-        choices=choices.INSTANCE_LOSSES,
-        help="clam: loss of the instances; svm: smooth support vector machine",
-    )
-    subtyping: bool = flag(
-        False,
-        help="clam: bags have instances of their own class only, so that the most attended ones are wrong for others",
+        help="number of reduced features",
+        only_if={"model": (*_CLAM, "abmilx", "dtfd", "transmil", "transformer", "attention")},
     )
     bag_weight: float | None = flag(
         type=types.share,
         metavar="SHARE",
-        help="clam and dsmil: weight of the loss of the bag; that of the instances has the rest (default: 0.7 for "
-        "clam, 0.5 for dsmil)",
+        help="weight of the loss of the bag; that of the instances has the rest (default: 0.7 for clam, 0.5 for dsmil)",
+        only_if={"model": (*_CLAM, "dsmil")},
     )
     norm: str = flag(
         "exact",
@@ -239,21 +245,13 @@ class MILNetwork:
 class MILTraining(ClassifierSettings):
     """Training of `--task mil`."""
 
-    SECTION = "training"
+    SECTION = "optimisation"
 
     tile_weights: bool = flag(
         False,
         help="weight training bags by their number of tiles, divided by its mean; multiplies --class-weights",
+        only_if={"target": ("class",)},
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class MILEvaluation(EvaluationSettings):
-    """Evaluation of `--task mil`."""
-
-    SECTION = "training"
-
-    test_only: str | None = evaluated_run_flag("the test bags")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,8 +260,11 @@ class MILSettings(
     TargetSettings,
     BagSettings,
     MILNetwork,
+    EncoderWeights,
+    DTFDSettings,
+    CLAMSettings,
     MILTraining,
-    MILEvaluation,
+    EvaluationSettings,
     SeedSettings,
     MachineSettings,
     RunSettings,
@@ -277,19 +278,20 @@ class MILSettings(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageTask:
+class ImageTask(TaskSettings):
     """Task and mode of `--task images`."""
 
     SECTION = "data"
 
-    task: str = task_flag("images")
-    mode: str = mode_flag(
-        {
+    task: str = "images"
+    mode: str = flag(
+        "offload",
+        choices={
             "offload": "whole images, strip by strip: exact, within the memory limits",
             "device": "plain Keras on whole images, same network, data and seed",
             "unified": UNIFIED,
             "patchgd": "latent grid of patches, of which a share is trained at a time: approximate",
-        }
+        },
     )
 
 
@@ -297,23 +299,19 @@ class ImageTask:
 class ImageNetwork:
     """Encoder and head of `--task images`."""
 
-    SECTION = "data"
+    SECTION = "network"
 
     encoder: str = flag(
         "strided",
         choices=[*choices.TRUNKS, *choices.NETWORKS, "series"],
         help="network of a patch; series: that of PatchGD for HAR",
     )
-    encoder_weights: str | None = encoder_weights_flag()
-    mean: float | tuple[float, ...] | None = channels_flag(0.0, "mean", "a ResNet or MobileNet")
-    std: float | tuple[float, ...] | None = channels_flag(
-        1.0, "standard deviation", "a ResNet or MobileNet"
-    )
     latent: int = flag(64, type=types.count, help="channels of a code; published: 256")
     code: str | None = flag(
         choices=["vector", "map"],
         help="code of a patch. vector: pooled, as published; map: output of the network without pooling (default: "
         "map, for slides vector, because a head over all maps takes too long)",
+        only_if={"mode": ("patchgd",)},
     )
     head: str = flag(
         "transformer",
@@ -332,19 +330,29 @@ class ImageNetwork:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageTraining(ClassifierSettings, PatchSettings):
+class ImageTraining(ClassifierSettings):
     """Training and evaluation of `--task images`."""
 
-    SECTION = "training"
+    SECTION = "optimisation"
 
-    epochs: int = epochs_flag(8)
-    batch_size: int = batch_size_flag(16, "images of a step, all of the same size")
+    epochs: int = 8
+    batch_size: int = flag(16, help="images of a step, all of the same size")
     loss: str = flag(
         "cross_entropy",
         choices=choices.LOSSES,
         help="loss; binary_cross_entropy learns every class as a yes or no of its own, while probabilities are those "
         "of a softmax with either",
+        only_if={"target": ("class",)},
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagePatches(PatchSettings):
+    """Patches of `--task images`, and their hierarchy."""
+
+    SECTION = "patches"
+    ONLY_IF: ClassVar[Conditions] = {"mode": ("patchgd",)}
+
     stride: int | None = flag(
         type=types.count, help="pixels from one patch to the next (default: --patch)"
     )
@@ -356,13 +364,11 @@ class ImageTraining(ClassifierSettings, PatchSettings):
     inner_sampling: int | float | None = flag(
         type=types.sampling,
         help="inner patches of a patch that are trained at a time, as --sampling (default: all, which is exact)",
+        only_if={"inner_patch": GIVEN},
     )
     sampler: str = flag(
-        "shuffle",
-        choices=choices.SAMPLERS,
-        help="how the patches of an inner step are drawn",
+        "shuffle", choices=choices.SAMPLERS, help="how the patches of an inner step are drawn"
     )
-    test_only: str | None = evaluated_run_flag("the test images")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,7 +378,9 @@ class ImageSettings(
     ImageDataSettings,
     BackgroundSettings,
     ImageNetwork,
+    EncoderWeights,
     ImageTraining,
+    ImagePatches,
     SeedSettings,
     MachineSettings,
     RunSettings,

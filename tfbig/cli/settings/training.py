@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tfbig.cli.paths import FlagError
-from tfbig.cli.settings import data_kinds, flag_errors, help_text, merge, parser, yaml_flags
+from tfbig.cli.settings import (
+    applies,
+    data_kinds,
+    flag_errors,
+    help_text,
+    merge,
+    parser,
+    yaml_flags,
+)
 from tfbig.cli.settings.choices import CONFIG
 from tfbig.cli.settings.flag import flags_of, to_save
 from tfbig.cli.settings.merge import Layer
@@ -97,15 +106,40 @@ def task_of(layers: Sequence[Layer], prog: str) -> str:
 
 def page(argv: Sequence[str], task: str, prog: str) -> str:
     """Return the help of a task: its flags that apply with those of a command line."""
-    settings = TASKS[task]
+    settings, name = TASKS[task], KINDS.get(task, "")
+    flags = dict(flags_of(settings))
+    values = help_text.known(argv, flags)
+    if name and parser.given(argv, name) is None:
+        values[name] = _known_kind(name, parser.given(argv, "data"))
+    flags.pop("test_only")  # for which tfbig evaluate stands
+    if parser.given(argv, "task") is not None:
+        flags.pop("task")
     command = f"python {prog}" if prog.endswith(".py") else prog
     return help_text.page(
         f"{command} --task {task} [FLAGS]",
         settings.__doc__ or "",
-        flags_of(settings),
+        flags,
         f"Example: {command} {settings.EXAMPLE}.",
-        help_text.known(argv, flags_of(settings), KINDS.values()),
+        values,
     )
+
+
+def _known_kind(name: str, data: str | None) -> str | None:
+    """Return the kind of some data, for the help; None if it is not known."""
+    with suppress(ValueError, OSError):
+        return data_kinds.kind(name, data) if data else None
+    return None
+
+
+def in_use(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that play a part in a run, of those that its `config.yaml` holds."""
+    settings = TASKS.get(str(values.get("task")))
+    flags = flags_of(settings) if settings else {}
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in flags or applies.unmet(name, flags, values) is None
+    }
 
 
 def resume_notices(settings: TrainSettings) -> list[str]:

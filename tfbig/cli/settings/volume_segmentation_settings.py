@@ -6,39 +6,32 @@ from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.data_settings import confine_flag, shares_flag
-from tfbig.cli.settings.flag import PLACE, flag
+from tfbig.cli.settings.data_settings import DrawnSplits
+from tfbig.cli.settings.flag import PLACE, Unless, flag
 from tfbig.cli.settings.run_settings import (
     UNIFIED,
     MachineSettings,
     RunSettings,
     SeedSettings,
-    evaluated_run_flag,
-    mode_flag,
-    task_flag,
+    TaskSettings,
 )
-from tfbig.cli.settings.training_settings import (
-    KeepSettings,
-    OptimizerSettings,
-    ScheduleSettings,
-    batch_size_flag,
-    epochs_flag,
-)
+from tfbig.cli.settings.training_settings import TrainingSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class VolumeSegmentationTask:
+class VolumeSegmentationTask(TaskSettings, DrawnSplits):
     """Task, mode and data of `--task volume-segmentation`."""
 
     SECTION = "data"
 
-    task: str = task_flag("volume-segmentation")
-    mode: str = mode_flag(
-        {
+    task: str = "volume-segmentation"
+    mode: str = flag(
+        "offload",
+        choices={
             "offload": "strip by strip along the longest axis, images stored in host memory or on disk",
             "device": "plain Keras on whole crops or volumes, same data and seed",
             "unified": UNIFIED,
-        }
+        },
     )
     data: str | None = flag(
         exists="folder",
@@ -54,13 +47,12 @@ class VolumeSegmentationTask:
         metavar="NAME",
         help="names of the labels 0, 1, ..., of which 0 is the background (default: those of dataset.json)",
     )
-    shares: tuple[int, int, int] = shares_flag()
-    confine: bool = confine_flag("files of volumes.csv or dataset.json")
     crops: int = flag(
         100,
         type=types.count,
         help="number of crops of the training volumes in an epoch, from each volume in turn, at random places that "
         "are drawn again in every epoch",
+        only_if={"crop": Unless((choices.WHOLE,))},
     )
     crop: str = flag(
         "96x96x96",
@@ -73,6 +65,7 @@ class VolumeSegmentationTask:
         0.33,
         type=types.share,
         help="share of the crops that are centred at a voxel of a class but the background",
+        only_if={"crop": Unless((choices.WHOLE,))},
     )
     augment: str = flag(
         "mirror",
@@ -138,13 +131,13 @@ class VolumeNetwork:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VolumeSegmentationTraining(OptimizerSettings, ScheduleSettings, KeepSettings):
+class VolumeSegmentationTraining(TrainingSettings):
     """Training of `--task volume-segmentation`."""
 
-    SECTION = "training"
+    SECTION = "optimisation"
 
-    epochs: int = epochs_flag(20)
-    batch_size: int = batch_size_flag(1, "crops of a step")
+    epochs: int = 20
+    batch_size: int = flag(1, help="crops of a step")
     clip: float | None = flag(
         12.0,
         help="clip the global norm of the gradient to this value; 0 for no clipping",
@@ -152,9 +145,6 @@ class VolumeSegmentationTraining(OptimizerSettings, ScheduleSettings, KeepSettin
     schedule: str = "step-cosine"
     keep: str = "last"
     monitor: str = flag("loss", choices=["loss", "dice"])
-    test_only: str | None = evaluated_run_flag(
-        "the volumes of --data with split test, or on all of another folder without splits"
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
