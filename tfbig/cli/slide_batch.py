@@ -20,7 +20,7 @@ from tfbig.cli import paths as cli_paths
 from tfbig.cli.data import cohort, scales, side_tables, slide_folders, volume_folders
 from tfbig.cli.settings import training
 from tfbig.cli.settings.feature_settings import FeaturesSettings
-from tfbig.cli.settings.flag import deciding
+from tfbig.cli.settings.flag import deciding, with_current_names
 from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings
 from tfbig.cli.settings.yaml_flags import read_yaml
 from tfbig.errors import one_line
@@ -421,7 +421,7 @@ def _claim_folder(folder: Path, name: str, settings: BatchSettings, paths: Seque
             if again or not file.exists():
                 run_folder.write_yaml(file, current)
                 run_folder.write_versions(folder)
-    saved = read_yaml(file)
+    saved = with_current_names(read_yaml(file), type(settings))
     changed = [key for key in current if saved.get(key) != current[key]]
     if changed:
         raise SourceError(

@@ -25,7 +25,7 @@ BAGS = "--encoder small --num-bags 4 2 2 --epochs 1 --instances-at-once 4 --accu
 SMALLER = {
     **dict.fromkeys(["panda", "camelyon16", "camelyon17"], SLIDE_BAGS),
     "tcga-nsclc": f"{IMAGES} --side 64 --patch 32",
-    "imagenet-100": f"{IMAGES} --side 48 --patch 16 --stride 8",
+    "imagenet-100": f"{IMAGES} --side 48 --patch 16 --patch-stride 8",
     "imagenette": f"{BAGS} --instances 3 --tile 24",
     "qmnist": f"{BAGS} --instances 8 --tile 28",
     "ultramnist": f"{IMAGES} --side 32 --patch 16",

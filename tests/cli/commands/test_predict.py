@@ -49,7 +49,7 @@ def test_errors(tmp_path, capsys):
         ("missing.keras", (), "missing.keras: no such file or folder"),
         ("none", (), "none: is not a run folder of train"),
         ("gray.keras", ("--input", "rgb"), "expects 1 channel, but --input rgb gives 3"),
-        ("gray.keras", ("--classes", "a"), "--classes: 1 names; expected 2"),
+        ("gray.keras", ("--class-names", "a"), "--class-names: 1 names; expected 2"),
         ("gray.keras", ("--orientation", "stored"), "--orientation stored: is for volumes, and"),
         (
             "gray.keras",

@@ -206,7 +206,7 @@ def test_folders_of_tiles(tmp_path):
             Image.fromarray(tile).save(folder / f"{i}.png")
         lines.append(f"slide{number},{number % 2},{split}")
     (data / "bags.csv").write_text("\n".join(lines))
-    flags = ("--bags", "folder", "--data", str(data), "--foreground", "0.6", "--fill")
+    flags = ("--bags", "folder", "--data", str(data), "--min-grey", "0.6", "--fill")
     flags += ("--sample", "6", "--batch-size", "2", "--epochs", "1")
     assert run_mil(tmp_path / "out", *flags) == 0
     rows = predictions(tmp_path / "out")

@@ -134,7 +134,7 @@ def test_predict_uses_the_tiles_of_training(table, coords, tmp_path, seen, kind)
         "tissue": [*ASKED, "--tile", "16"],
         "coords": ["--coords", str(coords)],
         "coords with overlap": ["--coords", str(tmp_path / "overlap")],
-        "foreground": [*ASKED, "--tile", "16", "--foreground", "0.9"],
+        "foreground": [*ASKED, "--tile", "16", "--min-grey", "0.9"],
     }[kind]
     if kind == "coords with overlap":
         tile = [*ASKED, "--tile", "16", "--overlap", "4", "--out", str(tmp_path / "overlap")]

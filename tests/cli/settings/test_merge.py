@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from hypothesis import given
 from hypothesis import settings as with_settings
 from hypothesis import strategies as st
 
+import train
+from tfbig.cli.main import main
 from tfbig.cli.paths import FlagError
-from tfbig.cli.settings import merge, value_types
+from tfbig.cli.settings import merge, training, value_types
 from tfbig.cli.settings.commands import COMMANDS
 from tfbig.cli.settings.flag import (
     GIVEN,
@@ -25,8 +28,10 @@ from tfbig.cli.settings.flag import (
     flags_of,
     saved_value,
     to_save,
+    with_current_names,
 )
 from tfbig.cli.settings.merge import Layer
+from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.settings.tasks import TASKS
 
 CLASSES: list[Any] = [*TASKS.values(), *(c.settings for c in COMMANDS.values() if c.settings)]
@@ -123,6 +128,38 @@ def test_what_does_not_apply_is_only_refused_where_it_was_meant() -> None:
 
 def test_former_names() -> None:
     assert merged(Layer({"labels": ["a", "b"]}, "a.yaml")).names == ("a", "b")
+
+
+RENAMED = [
+    ("task: mil\nforeground: 0.5\nclasses: 3\n", {"min_grey": 0.5, "num_classes": 3}),
+    ("task: images\nmode: patchgd\nstride: 20\nclasses: 3\n", {"patch_stride": 20}),
+    ("task: volume-segmentation\nfilters: [4, 8]\n", {"stage_filters": (4, 8)}),
+    ("task: volume-segmentation\nforeground: 0.5\n", {"foreground": 0.5}),
+    ("task: scenes\nfilters: 8\n", {"filters": 8}),
+]
+
+
+@pytest.mark.parametrize(("text", "values"), RENAMED)
+@pytest.mark.parametrize("name", ["config.yaml", "recipe.yaml"])
+def test_files_of_before(text: str, values: dict[str, Any], name: str, tmp_path: Path) -> None:
+    """Runs and recipes that were written with former names load; the command line says the new ones."""
+    (tmp_path / name).write_text(text)
+    settings = train.settings_of(["--config", str(tmp_path / name)])
+    assert {key: getattr(settings, key) for key in values} == values
+    saved = training.current_names(yaml.safe_load(text))
+    assert {*values} <= {*saved}
+    for line in text.splitlines()[1:]:
+        old = line.partition(":")[0]
+        if old not in vars(settings):
+            with pytest.raises(FlagError, match=f"^--{old} is now --"):
+                train.settings_of(["--task", settings.task, f"--{old}", "1"])
+
+
+def test_names_of_predictions(capsys: pytest.CaptureFixture[str]) -> None:
+    for old, new in (("classes", "class-names"), ("stride", "pad-to")):
+        assert main(["predict", "m", "s", "--out", "o", f"--{old}", "a"]) == 2
+        assert f"--{old} is now --{new}." in capsys.readouterr().err
+    assert with_current_names({"classes": ["a"]}, PredictSettings) == {"class_names": ["a"]}
 
 
 def test_files_may_have_numbers_for_text_and_dashes() -> None:

@@ -75,7 +75,7 @@ def test_modes_agree(tmp_path):
         ("--optimizer", "lookahead_radam", "--accumulate", "2", "--sum", "--clip", "1"),
         ("--optimizer", "demon_adamw", "--schedule", "exponential", "--keep", "last"),
         ("--precision", "mixed_bfloat16", "--optimizer", "coupled_adam", "--decay", "1e-4"),
-        ("--eval-sample", "4", "--eval-repeats", "3", "--model", "max", "--foreground", "0.1"),
+        ("--eval-sample", "4", "--eval-repeats", "3", "--model", "max", "--min-grey", "0.1"),
     ],
 )
 def test_other_settings(flags, tmp_path):

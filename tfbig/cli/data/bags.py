@@ -45,7 +45,7 @@ def load(settings: MILSettings) -> Data:
             _resolution(settings), f"--bags {settings.bags}, whose tiles are as they are"
         )
     data = loaders[settings.bags](settings)
-    if (share := settings.foreground) is not None:
+    if (share := settings.min_grey) is not None:
         data = data.mapped(lambda part: _foreground(part, share))
     if settings.fill and not settings.test_only and settings.sample and settings.sample >= 1:
         data = replace(data, train=_filled(data.train, int(settings.sample)))
@@ -187,7 +187,7 @@ def _folder(settings: MILSettings) -> Data:
         classes = len(found.classes) if columns.whole else None
         return mil.read_bags(paths, [row["label"] for row in chosen], classes)
 
-    decided = {"classes": len(found.classes)} if columns.whole else {}
+    decided = {"num_classes": len(found.classes)} if columns.whole else {}
     return Data.opened(
         opened, found.classes, bool(settings.test_only), cases=found.cases, decided=decided
     )

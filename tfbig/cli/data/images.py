@@ -286,7 +286,7 @@ def _folder(settings: ImageSettings) -> Data:
         paths = [folder / row["image"] for row in chosen]
         return _open_images(paths, [row["label"] for row in chosen], settings, split)
 
-    decided = {"classes": len(found.classes)} if columns.whole else {}
+    decided = {"num_classes": len(found.classes)} if columns.whole else {}
     return Data.opened(
         opened, found.classes, bool(settings.test_only), cases=found.cases, decided=decided
     )

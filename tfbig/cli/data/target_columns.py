@@ -84,7 +84,7 @@ class ClassColumn(TargetColumns):
 
     def labelled(self, rows: Sequence[Row], path: Path, key: str) -> Labelled:
         """Return the rows with the number of their class."""
-        count = getattr(self.settings, "classes", None) if key != "slide_id" else None
+        count = getattr(self.settings, "num_classes", None) if key != "slide_id" else None
         return Labelled(*splits.with_classes(rows, path, self.settings.class_names, count))
 
     def shown(self, row: Row, classes: Sequence[str]) -> dict[str, str]:

@@ -243,7 +243,8 @@ class InstanceSettings:
 
     SECTION = "tiles"
 
-    foreground: float | None = flag(
+    min_grey: float | None = flag(
+        was=("foreground",),
         type=types.share,
         help="drop tiles with a smaller share of pixels with grey values from 3 to 230 (default: keep all)",
     )
@@ -280,7 +281,8 @@ class BagSettings(
         help="resolution as a pyramid level instead, 0 is the finest (default: that of --coords, else --mpp 0.5)"
     )
     edge: int = flag(0, only_if=SLIDES)
-    classes: int | None = flag(
+    num_classes: int | None = flag(
+        was=("classes",),
         type=types.count,
         help="number of classes of bags.csv, if labels are numbers (default: the largest label + 1)",
         only_if=CLASSES,
@@ -360,7 +362,8 @@ class ImageFileSettings:
         "middle is used",
         only_if={"side": GIVEN},
     )
-    classes: int | None = flag(
+    num_classes: int | None = flag(
+        was=("classes",),
         type=types.count,
         help="number of classes of images.csv, if labels are numbers (default: the largest label + 1)",
         only_if=CLASSES,

@@ -159,6 +159,12 @@ def _fields(settings: Any) -> dict[str, Field[Any]]:
     return {each.name: each for each in fields(settings)}
 
 
+def with_current_names(values: Mapping[Any, Any], settings: type) -> dict[Any, Any]:
+    """Return the values of a file by the names that their settings have now."""
+    now = {old: name for name, each in flags_of(settings).items() for old in each.was}
+    return {now.get(name, name): value for name, value in values.items()}
+
+
 def to_save(settings: Any) -> dict[str, Any]:
     """Return what `config.yaml` of the run holds, with absolute paths."""
     return {

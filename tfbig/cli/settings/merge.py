@@ -115,8 +115,7 @@ def _single(flag: Flag, text: str, shown: str) -> Any:
 def _flag(name: Any, flags: Mapping[str, Flag], layer: Layer) -> Flag | None:
     """Return the flag of a setting of a layer, which a file may name as it was named before."""
     field = str(name).replace("-", "_")
-    renamed = {old: each for each in flags.values() for old in each.was}
-    flag = flags.get(field) or renamed.get(field)
+    flag = flags.get(field) or next((each for each in flags.values() if field in each.was), None)
     if flag is None:
         hint = flag_errors.did_you_mean([field], list(flags))
         raise FlagError(f"{layer.file}: has no setting '{name}' to read.{hint}")

@@ -150,12 +150,14 @@ class InputSettings:
 class MaskSettings:
     """Classes, and how masks are predicted."""
 
-    classes: tuple[str, ...] | None = flag(
+    class_names: tuple[str, ...] | None = flag(
+        was=("classes",),
         nargs="+",
         metavar="NAME",
         help="names of the classes (default: of the run, else numbers)",
     )
-    stride: int | None = flag(
+    pad_to: int | None = flag(
+        was=("stride",),
         type=types.count,
         help="masks: pad rows and columns of slides to multiples of this many pixels "
         f"(default: {choices.UNET_STRIDE} for the gigapixel U-Net of a run, else 32)",

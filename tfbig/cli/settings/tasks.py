@@ -353,8 +353,10 @@ class ImagePatches(PatchSettings):
     SECTION = "patches"
     ONLY_IF: ClassVar[Conditions] = {"mode": ("patchgd",)}
 
-    stride: int | None = flag(
-        type=types.count, help="pixels from one patch to the next (default: --patch)"
+    patch_stride: int | None = flag(
+        was=("stride",),
+        type=types.count,
+        help="pixels from one patch to the next (default: --patch)",
     )
     inner_patch: int | None = flag(
         type=types.count,

@@ -18,7 +18,7 @@ from tfbig.cli.settings import (
     yaml_flags,
 )
 from tfbig.cli.settings.choices import CONFIG
-from tfbig.cli.settings.flag import flags_of, to_save
+from tfbig.cli.settings.flag import flags_of, to_save, with_current_names
 from tfbig.cli.settings.merge import Layer
 from tfbig.cli.settings.tasks import TASKS, TrainSettings
 
@@ -131,9 +131,16 @@ def _known_kind(name: str, data: str | None) -> str | None:
     return None
 
 
+def current_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of `config.yaml` of a run by the names that they have now."""
+    settings = TASKS.get(str(values.get("task")))
+    return with_current_names(values, settings) if settings else dict(values)
+
+
 def in_use(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that play a part in a run, of those that its `config.yaml` holds."""
     settings = TASKS.get(str(values.get("task")))
+    values = current_names(values)
     flags = flags_of(settings) if settings else {}
     return {
         name: value

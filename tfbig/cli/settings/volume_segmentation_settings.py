@@ -110,8 +110,9 @@ class VolumeNetwork:
 
     SECTION = "network"
 
-    filters: tuple[int, ...] = flag(
+    stage_filters: tuple[int, ...] = flag(
         (32, 64, 128, 256, 320, 320),
+        was=("filters",),
         nargs="+",
         type=types.count,
         metavar="N",

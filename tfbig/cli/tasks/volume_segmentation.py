@@ -128,7 +128,7 @@ def _check_crop(settings: VolumeSegmentationSettings, stride: tuple[int, int, in
         raise paths.FlagError(
             f"--crop {settings.crop}: must be multiples of {'x'.join(map(str, stride))}, the total stride of the "
             "network. "
-            f"Use --crop {fits}, or fewer --filters."
+            f"Use --crop {fits}, or fewer --stage-filters."
         )
 
 
