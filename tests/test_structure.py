@@ -22,6 +22,7 @@ COVERED_BY = {
         for name in (
             *("training_settings", "commands", "data_settings", "run_settings"),
             *("background_settings", "feature_settings", "volume_segmentation_settings"),
+            "reader_settings",
         )
     },
     "cli.settings.evaluation": "cli/commands/test_evaluate.py",

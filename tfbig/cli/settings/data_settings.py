@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.flag import GIVEN, PLACE, RESULT, flag
-from tfbig.cli.settings.resolution_settings import ReaderSettings, ResolutionSettings
+from tfbig.cli.settings.reader_settings import ReaderSettings
 
 TABLES = {"bags": ("slides", "features"), "images": ("slides",)}
 """Kinds of data that are a table of slides."""
@@ -107,7 +107,7 @@ class SplitSettings(DrawnSplits):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CohortSettings(SplitSettings, ResolutionSettings, ReaderSettings):
+class CohortSettings(SplitSettings, ReaderSettings):
     """Slides of a table, their splits, classes and resolution."""
 
     SECTION = "data"

@@ -8,7 +8,7 @@ from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.data_settings import EdgeSettings, TileSettings
 from tfbig.cli.settings.flag import PLACE, RESULT, SESSION, flag
-from tfbig.cli.settings.resolution_settings import ResolutionSettings
+from tfbig.cli.settings.reader_settings import ReaderSettings
 from tfbig.cli.settings.slide_settings import SlideSettings
 from tfbig.cli.settings.training_settings import EncoderWeights
 
@@ -51,7 +51,7 @@ class EncoderSettings(EncoderWeights):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncodedTileSettings(TileSettings, EdgeSettings, ResolutionSettings):
+class EncodedTileSettings(TileSettings, EdgeSettings, ReaderSettings):
     """Tiles that are encoded, chosen as in training."""
 
     SECTION = "data"

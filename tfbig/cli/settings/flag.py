@@ -74,7 +74,7 @@ class Flag:
     name: str
     default: Any
     annotation: str
-    section: str
+    section: str = ""
     help: str = ""
     kind: Kind = RESULT
     path: bool = False
@@ -111,7 +111,7 @@ def flag(default: Any = None, **declared: Any) -> Any:
 
     Args:
         default: Value if the flag is not given; `REQUIRED` if it must be.
-        **declared: Attributes of `Flag` from `help` on.
+        **declared: Attributes of `Flag` from `section` on.
     """
     return field(default=default, metadata=declared)
 
@@ -124,8 +124,8 @@ def with_dashes(name: str) -> str:
 def flags_of(settings: type) -> Mapping[str, Flag]:
     """Return the flags of a settings class by name, in the order of the help: those of the base classes first.
 
-    The section of a flag and the condition `ONLY_IF` of all flags of a class are those of the class that first declares
-    the flag.
+    The section of a flag, if it says none, and the condition `ONLY_IF` of all flags of a class are those of the class
+    that first declares the flag.
     """
     flags = {}
     for name in _names(settings):
@@ -135,8 +135,10 @@ def flags_of(settings: type) -> Mapping[str, Flag]:
             declared |= _fields(each)[name].metadata
         whole, first = _fields(settings)[name], classes[0]
         declared["only_if"] = {**vars(first).get("ONLY_IF", {}), **declared.get("only_if", {})}
-        section = str(vars(first).get("SECTION") or getattr(settings, "SECTION", ""))
-        flags[name] = Flag(name, whole.default, str(whole.type), section, **declared)
+        declared.setdefault(
+            "section", getattr(first, "SECTION", "") or getattr(settings, "SECTION", "")
+        )
+        flags[name] = Flag(name, whole.default, str(whole.type), **declared)
     return flags
 
 

@@ -82,8 +82,8 @@ def meaning(flag: Flag) -> str:
         )
         text = f"{text}. {each}" if text else each
     notes = []
-    if flag.choices and not isinstance(flag.choices, Mapping) and not flag.positional:
-        notes = [", ".join(map(str, flag.choices))] if not _is_short(flag) else []
+    if not (flag.positional or _is_short(flag) or all(str(c) in text for c in flag.choices or ())):
+        notes = [", ".join(map(str, flag.choices or ()))]
     default = flag.default
     is_nothing = default is None or default is False or default is MISSING or default in ("", ())
     if "(default" not in text and not is_nothing:

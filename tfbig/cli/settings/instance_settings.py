@@ -13,17 +13,54 @@ from tfbig.cli.settings.run_settings import (
     UNIFIED,
     MachineSettings,
     RunSettings,
-    SeedSettings,
     TaskSettings,
 )
 from tfbig.cli.settings.training_settings import TrainingSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class InstanceTask(TaskSettings, DrawnSplits):
-    """Task, mode and data of `--task instances`."""
+class InstanceNetwork:
+    """U-Net of `--task instances`, and how its maps become instances."""
+
+    SECTION = "network"
+
+    filters: int = flag(
+        16,
+        type=types.count,
+        help="channels of the first level of the U-Net; each further level has twice as many",
+    )
+    depth: int = flag(
+        3,
+        type=types.up_to_five,
+        help="number of times that the U-Net halves rows and columns, 1 to 5",
+    )
+    threshold: float = flag(
+        0.5,
+        type=types.share,
+        help="probability of foreground above which a pixel is part of an instance",
+    )
+    marker_threshold: float = flag(
+        0.5,
+        type=types.share,
+        help="distance from the border of an instance, as a share of the largest one, above which a pixel is part of "
+        "its marker: an instance grows from each marker",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceSettings(
+    TaskSettings,
+    DrawnSplits,
+    ChannelSettings,
+    InstanceNetwork,
+    TrainingSettings,
+    MachineSettings,
+    RunSettings,
+):
+    """Train a U-Net to tell instances apart, such as nuclei or cells, in images of any size."""
 
     SECTION = "data"
+    EXAMPLE = "--task instances --data nuclei --out runs/nuclei"
 
     task: str = "instances"
     mode: str = flag(
@@ -60,58 +97,6 @@ class InstanceTask(TaskSettings, DrawnSplits):
         help="augmentation of crops. flips: of rows and columns, and quarter turns of square crops; intensities: that, "
         "and brighter, darker, more or less contrast of each channel",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class InstanceNetwork:
-    """U-Net of `--task instances`, and how its maps become instances."""
-
-    SECTION = "network"
-
-    filters: int = flag(
-        16,
-        type=types.count,
-        help="channels of the first level of the U-Net; each further level has twice as many",
-    )
-    depth: int = flag(
-        3,
-        type=types.up_to_five,
-        help="number of times that the U-Net halves rows and columns, 1 to 5",
-    )
-    threshold: float = flag(
-        0.5,
-        type=types.share,
-        help="probability of foreground above which a pixel is part of an instance",
-    )
-    marker_threshold: float = flag(
-        0.5,
-        type=types.share,
-        help="distance from the border of an instance, as a share of the largest one, above which a pixel is part of "
-        "its marker: an instance grows from each marker",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class InstanceTraining(TrainingSettings):
-    """Training of `--task instances`."""
-
-    SECTION = "optimisation"
-
     epochs: int = 50
     batch_size: int = flag(4, help="crops of a step")
     monitor: str = flag("loss", choices=["loss"])
-
-
-@dataclass(frozen=True, kw_only=True)
-class InstanceSettings(
-    InstanceTask,
-    ChannelSettings,
-    InstanceNetwork,
-    InstanceTraining,
-    SeedSettings,
-    MachineSettings,
-    RunSettings,
-):
-    """Train a U-Net to tell instances apart, such as nuclei or cells, in images of any size."""
-
-    EXAMPLE = "--task instances --data nuclei --out runs/nuclei"

@@ -12,7 +12,6 @@ from tfbig.cli.settings.patch_settings import PatchSettings
 from tfbig.cli.settings.run_settings import (
     MachineSettings,
     RunSettings,
-    SeedSettings,
     TaskSettings,
 )
 from tfbig.cli.settings.training_settings import (
@@ -20,36 +19,6 @@ from tfbig.cli.settings.training_settings import (
     OrderSettings,
     TrainingSettings,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PatchGDSegmentationTask(TaskSettings, DrawnSplits):
-    """Task, mode and data of `--task patchgd-segmentation`."""
-
-    SECTION = "data"
-
-    task: str = "patchgd-segmentation"
-    mode: str = flag(
-        "patchgd",
-        choices={
-            "patchgd": "latent grid of patches; a share of them is encoded and decoded with a gradient at a time, with "
-            "--sampling 1.0 all of them"
-        },
-    )
-    data: str | None = flag(
-        exists="folder",
-        kind=PLACE,
-        path=True,
-        metavar="FOLDER",
-        help="folder of images (TIFF, SVS, NDPI, NPY, PNG, JPEG) with masks/NAME.* or NAME_mask.* of the same size for "
-        "NAME.*, where values other than 0 are the object; or with a table images.csv: columns image, mask, and split "
-        "(train, val, test) or patient",
-    )
-    downscale: int = flag(
-        1,
-        type=types.count,
-        help="read images and masks this many times smaller, for a first run whose model is the --backbone of another ",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +54,46 @@ class PatchGDSegmentationNetwork(EncoderWeights):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchGDSegmentationTraining(TrainingSettings, OrderSettings, PatchSettings):
-    """Training and evaluation of `--task patchgd-segmentation`."""
+class PatchGDSegmentationSettings(
+    TaskSettings,
+    DrawnSplits,
+    PatchGDSegmentationNetwork,
+    TrainingSettings,
+    OrderSettings,
+    PatchSettings,
+    MachineSettings,
+    RunSettings,
+):
+    """Train PatchGD for masks: an encoder fills a latent grid, a decoder the mask, in the memory of a few patches."""
 
-    SECTION = "optimisation"
+    SECTION = "data"
+    EXAMPLE = (
+        "--task patchgd-segmentation --data my_images --patch 128 --sampling 0.25 --backbone runs/small "
+        "--out runs/mine"
+    )
 
+    task: str = "patchgd-segmentation"
+    mode: str = flag(
+        "patchgd",
+        choices={
+            "patchgd": "latent grid of patches; a share of them is encoded and decoded with a gradient at a time, with "
+            "--sampling 1.0 all of them"
+        },
+    )
+    data: str | None = flag(
+        exists="folder",
+        kind=PLACE,
+        path=True,
+        metavar="FOLDER",
+        help="folder of images (TIFF, SVS, NDPI, NPY, PNG, JPEG) with masks/NAME.* or NAME_mask.* of the same size for "
+        "NAME.*, where values other than 0 are the object; or with a table images.csv: columns image, mask, and split "
+        "(train, val, test) or patient",
+    )
+    downscale: int = flag(
+        1,
+        type=types.count,
+        help="read images and masks this many times smaller, for a first run whose model is the --backbone of another ",
+    )
     epochs: int = 10
     batch_size: int = flag(1, help="images of a step, all of the same size")
     monitor: str = flag(
@@ -98,29 +102,11 @@ class PatchGDSegmentationTraining(TrainingSettings, OrderSettings, PatchSettings
         help="validation metric of --keep",
     )
     loss: str = flag(
-        "binary_cross_entropy",
-        choices=choices.MASK_LOSSES,
-        help="loss",
+        "binary_cross_entropy", choices=choices.MASK_LOSSES, help="loss", section="optimisation"
     )
     skip_mask_filling: bool = flag(
         False,
         help="compute the loss of an inner step on its patches alone, instead of filling the mask before the inner "
         "steps: nothing as large as the image is held in memory; not for --loss dice",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PatchGDSegmentationSettings(
-    PatchGDSegmentationTask,
-    PatchGDSegmentationNetwork,
-    PatchGDSegmentationTraining,
-    SeedSettings,
-    MachineSettings,
-    RunSettings,
-):
-    """Train PatchGD for masks: an encoder fills a latent grid, a decoder the mask, in the memory of a few patches."""
-
-    EXAMPLE = (
-        "--task patchgd-segmentation --data my_images --patch 128 --sampling 0.25 --backbone runs/small "
-        "--out runs/mine"
+        section="optimisation",
     )

@@ -72,21 +72,6 @@ class MemorySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedSettings:
-    """Random seeds."""
-
-    SECTION = "optimisation"
-
-    seed: int = flag(0, type=int, help="random seed of weights and data")
-    seeds: int | None = flag(
-        type=types.two_or_more,
-        metavar="N",
-        help="train N times, in the folders seed-0, seed-1, ... of --out, and write the mean and the standard "
-        "deviation of each metric (default: train once)",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class MachineSettings(MemorySettings):
     """Resources of a training run."""
 
@@ -143,26 +128,27 @@ class MachineSettings(MemorySettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluatedRun:
-    """The run that is evaluated."""
+class RunSettings:
+    """The seeds and the folder of a training run, and how it is made."""
 
-    SECTION = "evaluation"
+    SECTION = "run"
 
+    seed: int = flag(0, section="optimisation", type=int, help="random seed of weights and data")
+    seeds: int | None = flag(
+        section="optimisation",
+        type=types.two_or_more,
+        metavar="N",
+        help="train N times, in the folders seed-0, seed-1, ... of --out, and write the mean and the standard "
+        "deviation of each metric (default: train once)",
+    )
     test_only: str | None = flag(
+        section="evaluation",
         kind=PLACE,
         path=True,
         exists="folder",
         metavar="RUN",
         help="train nothing; evaluate the model of this run folder on the test data, as tfbig evaluate RUN does",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSettings(EvaluatedRun):
-    """The folder of a training run, and how it is made."""
-
-    SECTION = "run"
-
     out: str | None = flag(
         kind=PLACE,
         metavar="FOLDER",

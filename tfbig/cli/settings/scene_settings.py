@@ -12,7 +12,6 @@ from tfbig.cli.settings.run_settings import (
     UNIFIED,
     MachineSettings,
     RunSettings,
-    SeedSettings,
     TaskSettings,
 )
 from tfbig.cli.settings.training_settings import TrainingSettings
@@ -32,10 +31,17 @@ def scene_crop(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SceneTask(TaskSettings, DrawnSplits):
-    """Task, mode and data of `--task scenes`."""
+class SceneSettings(
+    TaskSettings,
+    DrawnSplits,
+    TrainingSettings,
+    MachineSettings,
+    RunSettings,
+):
+    """Train a U-Net on satellite scenes, without cutting them into files: classes or values of every pixel."""
 
     SECTION = "data"
+    EXAMPLE = "--task scenes --data scenes.csv --label-column class --out runs/mine"
 
     task: str = "scenes"
     mode: str = flag(
@@ -75,23 +81,29 @@ class SceneTask(TaskSettings, DrawnSplits):
         nargs="+",
         type=float,
         help="mean of each band, which the first layer subtracts (default: of samples of the training scenes)",
+        section="network",
     )
     std: tuple[float, ...] | None = flag(
         nargs="+",
         type=types.positive,
         help="standard deviation of each band, by which the first layer divides (default: of samples of the training "
         "scenes)",
+        section="network",
     )
     scale: float | None = flag(
         type=types.positive,
         help="instead of --mean and --std, divide all bands by this number, such as 10000 for reflectances of "
         "Sentinel-2",
+        section="network",
     )
-    filters: int = flag(16, type=types.count, help="channels of the first level of the U-Net")
+    filters: int = flag(
+        16, type=types.count, help="channels of the first level of the U-Net", section="network"
+    )
     depth: int = flag(
         4,
         type=types.count,
         help="number of times that the U-Net halves rows and columns",
+        section="network",
     )
     crops: int = flag(
         100,
@@ -112,20 +124,13 @@ class SceneTask(TaskSettings, DrawnSplits):
         help="skip: with --crop whole, and in predictions, compute one pixel of all nodata of a scene, which changes "
         "no result; compute: compute all of it (default: compute)",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SceneTraining(TrainingSettings):
-    """Training of `--task scenes`."""
-
-    SECTION = "optimisation"
-
     epochs: int = 20
     batch_size: int = flag(4, help="crops of a step")
     loss: str | None = flag(
         choices=choices.SCENE_LOSSES,
         help="loss of a pixel: cross_entropy of classes; mse or huber of values, quadratic up to their deviation "
         "(default: cross_entropy, or mse)",
+        section="optimisation",
     )
     value_scale: tuple[float, float] | None = flag(
         nargs=2,
@@ -134,12 +139,6 @@ class SceneTraining(TrainingSettings):
         only_if={"target": ("regression",)},
         help="mean and standard deviation of the values, which the last layer multiplies and "
         "adds (default: of samples of the training labels)",
+        section="optimisation",
     )
     monitor: str = flag("loss", choices=["loss"])
-
-
-@dataclass(frozen=True, kw_only=True)
-class SceneSettings(SceneTask, SceneTraining, SeedSettings, MachineSettings, RunSettings):
-    """Train a U-Net on satellite scenes, without cutting them into files: classes or values of every pixel."""
-
-    EXAMPLE = "--task scenes --data scenes.csv --label-column class --out runs/mine"

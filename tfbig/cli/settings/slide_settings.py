@@ -10,7 +10,7 @@ from tfbig.cli.settings.background_settings import BackgroundSettings, OutlineSe
 from tfbig.cli.settings.channel_settings import ChannelSettings
 from tfbig.cli.settings.data_settings import EdgeSettings
 from tfbig.cli.settings.flag import PLACE, REQUIRED, SESSION, flag
-from tfbig.cli.settings.resolution_settings import ReaderSettings, ResolutionSettings
+from tfbig.cli.settings.reader_settings import ReaderSettings
 from tfbig.cli.settings.run_settings import MemorySettings
 
 
@@ -82,9 +82,7 @@ class TileSizeSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TileSettings(
-    SlideSettings, TileSizeSettings, ResolutionSettings, OutlineSettings, EdgeSettings
-):
+class TileSettings(SlideSettings, TileSizeSettings, OutlineSettings, EdgeSettings):
     """Settings of `tfbig tile`."""
 
     mpp: float | None = flag(help="resolution of tiles in micrometres per pixel (default: 0.5)")
@@ -220,7 +218,6 @@ class PredictSettings(
     ModelSettings,
     SlideSettings,
     InputSettings,
-    ResolutionSettings,
     MaskSettings,
     BagTileSettings,
     BackgroundSettings,

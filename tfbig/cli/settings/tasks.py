@@ -17,7 +17,6 @@ from tfbig.cli.settings.run_settings import (
     UNIFIED,
     MachineSettings,
     RunSettings,
-    SeedSettings,
     TaskSettings,
 )
 from tfbig.cli.settings.scene_settings import SceneSettings
@@ -32,10 +31,21 @@ from tfbig.cli.settings.volume_segmentation_settings import VolumeSegmentationSe
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentationTask(TaskSettings):
-    """Task, mode and data of `--task segmentation`."""
+class SegmentationSettings(
+    TaskSettings,
+    BackgroundSettings,
+    SplitSettings,
+    TrainingSettings,
+    MachineSettings,
+    RunSettings,
+):
+    """Train the gigapixel U-Net to tell tissue from background on whole slides."""
 
     SECTION = "data"
+    EXAMPLE = (
+        "--mode offload --data my_slides --crop 16000x64000 --device-memory 1GB "
+        "--epochs 20 --out runs/mine"
+    )
 
     task: str = "segmentation"
     mode: str = flag(
@@ -82,14 +92,6 @@ class SegmentationTask(TaskSettings):
         help="augmentation of training images. brightness: up to 10 gray levels, drawn again in every epoch; labels "
         "that are computed from the slide are computed again",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SegmentationTraining(TrainingSettings):
-    """Training of `--task segmentation`."""
-
-    SECTION = "optimisation"
-
     epochs: int = 3
     batch_size: int = flag(1, help="crops of a step")
     lr: float = 0.01
@@ -102,43 +104,6 @@ class SegmentationTraining(TrainingSettings):
     schedule: str = "step-cosine"
     keep: str = "last"
     monitor: str = flag("loss", choices=["loss", "dice"])
-
-
-@dataclass(frozen=True, kw_only=True)
-class SegmentationSettings(
-    SegmentationTask,
-    BackgroundSettings,
-    SplitSettings,
-    SegmentationTraining,
-    SeedSettings,
-    MachineSettings,
-    RunSettings,
-):
-    """Train the gigapixel U-Net to tell tissue from background on whole slides."""
-
-    EXAMPLE = (
-        "--mode offload --data my_slides --crop 16000x64000 --device-memory 1GB "
-        "--epochs 20 --out runs/mine"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class MILTask(TaskSettings):
-    """Task and mode of `--task mil`."""
-
-    SECTION = "data"
-
-    task: str = "mil"
-    mode: str = flag(
-        "accumulate",
-        choices={
-            "accumulate": "exact gradients over slices of --instances-at-once instances",
-            "offload": "the same, with slices and stores planned for the memory",
-            "device": "plain Keras on whole bags, same data and seed",
-            "unified": UNIFIED,
-            "frozen": "the encoder is not trained",
-        },
-    )
 
 
 _CLAM = ("clam_sb", "clam_mb")
@@ -242,56 +207,43 @@ class MILNetwork:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MILTraining(ClassifierSettings):
-    """Training of `--task mil`."""
-
-    SECTION = "optimisation"
-
-    tile_weights: bool = flag(
-        False,
-        help="weight training bags by their number of tiles, divided by its mean; multiplies --class-weights",
-        only_if={"target": ("class",)},
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class MILSettings(
-    MILTask,
+    TaskSettings,
     TargetSettings,
     BagSettings,
     MILNetwork,
     EncoderWeights,
     DTFDSettings,
     CLAMSettings,
-    MILTraining,
+    ClassifierSettings,
     EvaluationSettings,
-    SeedSettings,
     MachineSettings,
     RunSettings,
 ):
     """Train multiple instance learning end to end: an encoder and an aggregator, on whole bags."""
 
+    SECTION = "data"
     EXAMPLE = (
         "--task mil --model transmil --bags folder --data my_bags --encoder resnet18 "
         "--mode accumulate --instances-at-once 32 --out runs/mine"
     )
 
-
-@dataclass(frozen=True, kw_only=True)
-class ImageTask(TaskSettings):
-    """Task and mode of `--task images`."""
-
-    SECTION = "data"
-
-    task: str = "images"
+    task: str = "mil"
     mode: str = flag(
-        "offload",
+        "accumulate",
         choices={
-            "offload": "whole images, strip by strip: exact, within the memory limits",
-            "device": "plain Keras on whole images, same network, data and seed",
+            "accumulate": "exact gradients over slices of --instances-at-once instances",
+            "offload": "the same, with slices and stores planned for the memory",
+            "device": "plain Keras on whole bags, same data and seed",
             "unified": UNIFIED,
-            "patchgd": "latent grid of patches, of which a share is trained at a time: approximate",
+            "frozen": "the encoder is not trained",
         },
+    )
+    tile_weights: bool = flag(
+        False,
+        help="weight training bags by their number of tiles, divided by its mean; multiplies --class-weights",
+        only_if={"target": ("class",)},
+        section="optimisation",
     )
 
 
@@ -330,23 +282,6 @@ class ImageNetwork:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageTraining(ClassifierSettings):
-    """Training and evaluation of `--task images`."""
-
-    SECTION = "optimisation"
-
-    epochs: int = 8
-    batch_size: int = flag(16, help="images of a step, all of the same size")
-    loss: str = flag(
-        "cross_entropy",
-        choices=choices.LOSSES,
-        help="loss; binary_cross_entropy learns every class as a yes or no of its own, while probabilities are those "
-        "of a softmax with either",
-        only_if={"target": ("class",)},
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class ImagePatches(PatchSettings):
     """Patches of `--task images`, and their hierarchy."""
 
@@ -375,23 +310,44 @@ class ImagePatches(PatchSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSettings(
-    ImageTask,
+    TaskSettings,
     TargetSettings,
     ImageDataSettings,
     BackgroundSettings,
     ImageNetwork,
     EncoderWeights,
-    ImageTraining,
+    ClassifierSettings,
     ImagePatches,
-    SeedSettings,
     MachineSettings,
     RunSettings,
 ):
     """Train a network on whole images with a label each: exactly, strip by strip, or by patch gradient descent."""
 
+    SECTION = "data"
     EXAMPLE = (
         "--task images --data my_images --encoder resnet18 --head linear "
         "--encoder-weights imagenet --batch-size 1 --epochs 30 --out runs/mine"
+    )
+
+    task: str = "images"
+    mode: str = flag(
+        "offload",
+        choices={
+            "offload": "whole images, strip by strip: exact, within the memory limits",
+            "device": "plain Keras on whole images, same network, data and seed",
+            "unified": UNIFIED,
+            "patchgd": "latent grid of patches, of which a share is trained at a time: approximate",
+        },
+    )
+    epochs: int = 8
+    batch_size: int = flag(16, help="images of a step, all of the same size")
+    loss: str = flag(
+        "cross_entropy",
+        choices=choices.LOSSES,
+        help="loss; binary_cross_entropy learns every class as a yes or no of its own, while probabilities are those "
+        "of a softmax with either",
+        only_if={"target": ("class",)},
+        section="optimisation",
     )
 
 

@@ -12,67 +12,9 @@ from tfbig.cli.settings.run_settings import (
     UNIFIED,
     MachineSettings,
     RunSettings,
-    SeedSettings,
     TaskSettings,
 )
 from tfbig.cli.settings.training_settings import TrainingSettings
-
-
-@dataclass(frozen=True, kw_only=True)
-class VolumeSegmentationTask(TaskSettings, DrawnSplits):
-    """Task, mode and data of `--task volume-segmentation`."""
-
-    SECTION = "data"
-
-    task: str = "volume-segmentation"
-    mode: str = flag(
-        "offload",
-        choices={
-            "offload": "strip by strip along the longest axis, images stored in host memory or on disk",
-            "device": "plain Keras on whole crops or volumes, same data and seed",
-            "unified": UNIFIED,
-        },
-    )
-    data: str | None = flag(
-        exists="folder",
-        kind=PLACE,
-        path=True,
-        metavar="FOLDER",
-        help="folder of a data set of nnU-Net or of the Medical Segmentation Decathlon, with dataset.json; or folder "
-        "with a table volumes.csv: columns image (of several channels image_0, image_1, ...), label, and optional "
-        "case_id and split (train, val, test). Volumes are NIfTI, NRRD or DICOM",
-    )
-    class_names: tuple[str, ...] | None = flag(
-        nargs="+",
-        metavar="NAME",
-        help="names of the labels 0, 1, ..., of which 0 is the background (default: those of dataset.json)",
-    )
-    crops: int = flag(
-        100,
-        type=types.count,
-        help="number of crops of the training volumes in an epoch, from each volume in turn, at random places that "
-        "are drawn again in every epoch",
-        only_if={"crop": Unless((choices.WHOLE,))},
-    )
-    crop: str = flag(
-        "96x96x96",
-        type=types.box,
-        metavar="DxHxW",
-        help="planes x rows x columns of a crop in voxels of the network, multiples of its total stride, or whole: "
-        "each training volume whole, once in an epoch; validation and test use whole volumes",
-    )
-    foreground: float = flag(
-        0.33,
-        type=types.share,
-        help="share of the crops that are centred at a voxel of a class but the background",
-        only_if={"crop": Unless((choices.WHOLE,))},
-    )
-    augment: str = flag(
-        "mirror",
-        choices=choices.VOLUME_AUGMENTATIONS,
-        help="augmentation of training volumes. mirror: reversed along each axis in half of the cases, drawn again "
-        "in every epoch",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,15 +70,76 @@ class VolumeNetwork:
         "dice_crossentropy",
         choices=choices.VOLUME_LOSSES,
         help="loss; dice_crossentropy: both, as nnU-Net",
+        section="optimisation",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class VolumeSegmentationTraining(TrainingSettings):
-    """Training of `--task volume-segmentation`."""
+class VolumeSegmentationSettings(
+    TaskSettings,
+    DrawnSplits,
+    VoxelSettings,
+    VolumeNetwork,
+    TrainingSettings,
+    MachineSettings,
+    RunSettings,
+):
+    """Train a 3-D U-Net on volumes of CT, MR or microscopes: on crops, or on whole volumes."""
 
-    SECTION = "optimisation"
+    SECTION = "data"
+    EXAMPLE = (
+        "--task volume-segmentation --data Dataset004_Hippocampus --crop whole --out runs/mine"
+    )
 
+    task: str = "volume-segmentation"
+    mode: str = flag(
+        "offload",
+        choices={
+            "offload": "strip by strip along the longest axis, images stored in host memory or on disk",
+            "device": "plain Keras on whole crops or volumes, same data and seed",
+            "unified": UNIFIED,
+        },
+    )
+    data: str | None = flag(
+        exists="folder",
+        kind=PLACE,
+        path=True,
+        metavar="FOLDER",
+        help="folder of a data set of nnU-Net or of the Medical Segmentation Decathlon, with dataset.json; or folder "
+        "with a table volumes.csv: columns image (of several channels image_0, image_1, ...), label, and optional "
+        "case_id and split (train, val, test). Volumes are NIfTI, NRRD or DICOM",
+    )
+    class_names: tuple[str, ...] | None = flag(
+        nargs="+",
+        metavar="NAME",
+        help="names of the labels 0, 1, ..., of which 0 is the background (default: those of dataset.json)",
+    )
+    crops: int = flag(
+        100,
+        type=types.count,
+        help="number of crops of the training volumes in an epoch, from each volume in turn, at random places that "
+        "are drawn again in every epoch",
+        only_if={"crop": Unless((choices.WHOLE,))},
+    )
+    crop: str = flag(
+        "96x96x96",
+        type=types.box,
+        metavar="DxHxW",
+        help="planes x rows x columns of a crop in voxels of the network, multiples of its total stride, or whole: "
+        "each training volume whole, once in an epoch; validation and test use whole volumes",
+    )
+    foreground: float = flag(
+        0.33,
+        type=types.share,
+        help="share of the crops that are centred at a voxel of a class but the background",
+        only_if={"crop": Unless((choices.WHOLE,))},
+    )
+    augment: str = flag(
+        "mirror",
+        choices=choices.VOLUME_AUGMENTATIONS,
+        help="augmentation of training volumes. mirror: reversed along each axis in half of the cases, drawn again "
+        "in every epoch",
+    )
     epochs: int = 20
     batch_size: int = flag(1, help="crops of a step")
     clip: float | None = flag(
@@ -146,20 +149,3 @@ class VolumeSegmentationTraining(TrainingSettings):
     schedule: str = "step-cosine"
     keep: str = "last"
     monitor: str = flag("loss", choices=["loss", "dice"])
-
-
-@dataclass(frozen=True, kw_only=True)
-class VolumeSegmentationSettings(
-    VolumeSegmentationTask,
-    VoxelSettings,
-    VolumeNetwork,
-    VolumeSegmentationTraining,
-    SeedSettings,
-    MachineSettings,
-    RunSettings,
-):
-    """Train a 3-D U-Net on volumes of CT, MR or microscopes: on crops, or on whole volumes."""
-
-    EXAMPLE = (
-        "--task volume-segmentation --data Dataset004_Hippocampus --crop whole --out runs/mine"
-    )

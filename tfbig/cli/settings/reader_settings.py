@@ -10,8 +10,8 @@ from tfbig.cli.settings.flag import PLACE, flag
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResolutionSettings:
-    """Resolution at which slides are read."""
+class ReaderSettings:
+    """Resolution and reader of slides, and what their files do not say."""
 
     SECTION = "slides"
 
@@ -25,14 +25,6 @@ class ResolutionSettings:
         type=types.count_from_zero,
         help="resolution as a pyramid level instead, 0 is the finest (default: 0)",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReaderSettings:
-    """Reader of slides, and what their files do not say."""
-
-    SECTION = "slides"
-
     mpp_of: str | None = flag(
         exists="file",
         kind=PLACE,
