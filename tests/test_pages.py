@@ -64,7 +64,7 @@ def test_commands_parse(
             try:
                 parse(command, tmp_path, monkeypatch)
             except (SystemExit, tfbig.TfbigError) as error:
-                raise AssertionError(f"{where}: {command}: {capsys.readouterr().err}") from error
+                raise AssertionError(f"{where}: {command}: {error}") from error
 
 
 def known_flags() -> set[str]:

@@ -21,7 +21,6 @@ from samples import ROOT
 import train
 from tfbig.cli.data import bags
 from tfbig.cli.data.splits import SPLITS
-from tfbig.cli.settings.tasks import MILSettings
 from tfbig.datasets.digits import read_digits
 
 
@@ -255,10 +254,3 @@ def test_splits_are_disjoint():
     tiles = [{t.tobytes() for b in getattr(data, s).bags for t in b.read(0, 8)} for s in SPLITS]
     assert not tiles[0] & tiles[1]
     assert not tiles[1] & tiles[2]
-
-
-def test_resolution_that_is_not_used(capsys):
-    """It may be that of a recipe, so it is no error."""
-    bags.load(MILSettings(bags="shapes", mpp=0.5, num_bags=(2, 2, 2)))
-    expected = "warning: --mpp 0.5 is not used with --bags shapes, whose tiles are as they are\n"
-    assert capsys.readouterr().err == expected

@@ -158,7 +158,7 @@ def test_label_of_a_series_out_of_range(tmp_path, capsys):
     file = folder / "train" / "y_train.txt"
     file.write_text("1\n2\n1000000\n" + "3\n" * 9)
     flags = ["--task", "images", "--images", "har", "--data", str(folder), "--encoder", "series"]
-    assert train.main([*flags, "--head", "series", "--patch", "16", "--dry-run"]) == 1
+    assert train.main([*flags, "--head", "series", "--dry-run"]) == 1
     assert f"{file}: line 3: label 1e+06; expected 1 to 6." in capsys.readouterr().err
 
 

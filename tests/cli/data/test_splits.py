@@ -14,7 +14,7 @@ import train
 from tfbig import SourceError
 from tfbig.cli.data import cohort, drawn_splits, folds, splits
 
-SMALL = ["--encoder", "small", "--patch", "32"]
+SMALL = ["--encoder", "small"]
 FLAGS = ["--task", "images", "--images", "slides", "--side", "64", "--dry-run", *SMALL]
 
 

@@ -155,7 +155,7 @@ def test_predict_uses_the_tiles_of_training(table, coords, tmp_path, seen, kind)
 @pytest.mark.slow
 def test_whole_slides_record_what_was_asked_for(table, tmp_path):
     flags = ["--task", "images", "--images", "slides", "--data", str(table), "--mpp", "2"]
-    flags += ["--patch", "40", "--latent", "8", "--head-width", "8", "--encoder", "small"]
+    flags += ["--latent", "8", "--head-width", "8", "--encoder", "small"]
     flags += ["--epochs", "1", "--batch-size", "1", "--warm-start", "0", "--head", "abmil"]
     assert train.main([*flags, "--out", str(tmp_path / "run")]) == 0
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["mpp"] == 2.0

@@ -124,6 +124,11 @@ def test_what_does_not_apply_is_only_refused_where_it_was_meant() -> None:
     assert merged(of_run).bags == 5
     recipe = Layer({"model": "dtfd", "bags": 5}, "a.yaml")
     assert merged(recipe, Layer({"model": ["abmil"]})).model == "abmil"
+    told = {"model": "abmil"}  # by the data
+    of_file = Layer({"bags": 5}, "a.yaml")
+    assert merge.merged(Settings, [of_file], "prog", lambda given: {**given, **told}).bags == 5
+    with pytest.raises(FlagError, match="--bags 5: belongs to --model dtfd"):
+        merge.merged(Settings, [Layer({"bags": ["5"]})], "prog", lambda given: {**given, **told})
 
 
 def test_former_names() -> None:

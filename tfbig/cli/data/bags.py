@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig import SourceError, mil
-from tfbig.cli.data import cohort, drawn_splits, splits, stain, target_columns, tile_coords
+from tfbig.cli.data import cohort, drawn_splits, splits, target_columns, tile_coords
 from tfbig.cli.data.scales import SAME
 from tfbig.cli.data.splits import SPLITS, Data, Row
 from tfbig.cli.data.tile_selection import Selection
@@ -39,11 +39,6 @@ def load(settings: MILSettings) -> Data:
         "slides": _slides,
         "features": _features,
     }
-    stain.check(settings.stain, settings.bags == "slides", "--bags")
-    if settings.bags != "slides" and not settings.test_only:
-        splits.say_unused(
-            _resolution(settings), f"--bags {settings.bags}, whose tiles are as they are"
-        )
     data = loaders[settings.bags](settings)
     if (share := settings.min_grey) is not None:
         data = data.mapped(lambda part: _foreground(part, share))

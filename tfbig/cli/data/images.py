@@ -15,7 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfbig import SourceError, sources
-from tfbig.cli.data import class_folders, cohort, drawn_splits, splits, stain, target_columns
+from tfbig.cli.data import class_folders, cohort, drawn_splits, splits, target_columns
 from tfbig.cli.data.background import Masking
 from tfbig.cli.data.splits import SPLITS, Data, Row
 from tfbig.cli.settings.tasks import ImageSettings
@@ -65,11 +65,6 @@ def load(settings: ImageSettings) -> Data:
             "--stain-jitter changes images that are read in parts; it is for neither --augment a3 nor --images har. "
             "Remove it."
         )
-    stain.check(settings.stain, settings.images == "slides", "--images")
-    if settings.images != "slides":
-        given = {name: getattr(settings, name) for name in ("mpp", "magnification")}
-        where = f"--images {settings.images}, which are read as they are; see --side"
-        splits.say_unused({k: v for k, v in given.items() if v is not None}, where)
     return loaders[settings.images](settings)
 
 

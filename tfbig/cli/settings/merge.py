@@ -70,8 +70,11 @@ def merged(
         missing = [flags[name] for name, each in values.items() if each is MISSING]
         if missing:
             raise FlagError(" ".join(map(flag_errors.missing, missing)))
-    values |= derive({name: values[name] for name in source})
-    for name, place in source.items():
+    given = dict(source)
+    derived = derive({name: values[name] for name in given})
+    values |= derived
+    source = dict.fromkeys(derived, len(layers)) | source
+    for name, place in given.items():
         if not layers[place].is_run and values[name] != flags[name].default:
             _check_applies(flags[name], flags, values, source, layers[place])
     return settings(**values)
@@ -131,13 +134,14 @@ def _check_applies(
     source: Mapping[str, int],
     layer: Layer,
 ) -> None:
-    """Refuse a flag that does not apply, but one of a file whose choice the command line changed.
+    """Refuse a flag that does not apply, but one of a file whose choice the command line or the data changed.
 
     Raises:
         FlagError: It does not apply.
     """
     condition = applies.unmet(flag.name, flags, values)
-    if condition is None or source.get(condition.name, -1) > source[flag.name]:
+    changed_later = layer.file and condition and source.get(condition.name, -1) > source[flag.name]
+    if condition is None or changed_later:
         return
     shown = layer.shown(flag)
     if not flag.is_switch:

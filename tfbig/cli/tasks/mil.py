@@ -227,11 +227,12 @@ def _check_lora(settings: MILSettings) -> None:
     """Check that `--lora` has an encoder to train.
 
     Raises:
-        SourceError: There is none, or it is frozen.
+        SourceError: It is frozen.
     """
-    if settings.lora is not None and (settings.encoder == "none" or settings.mode == "frozen"):
-        other = "--encoder none" if settings.encoder == "none" else "--mode frozen"
-        raise SourceError(f"--lora {settings.lora}: {other} trains no encoder. Remove one of them.")
+    if settings.lora is not None and settings.mode == "frozen":
+        raise SourceError(
+            f"--lora {settings.lora}: --mode frozen trains no encoder. Remove one of them."
+        )
 
 
 def _loss(settings: MILSettings, target: Target) -> tuple[Any, Any]:
