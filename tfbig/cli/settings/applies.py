@@ -42,10 +42,10 @@ def unmet(name: str, flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Co
         values: Values by name.
     """
     for other, accepted in flags[name].only_if.items():
-        if other not in flags or other not in values:
+        if other not in flags:
             continue
         condition = Condition(other, accepted)
-        if not condition.is_met(values[other]):
+        if other in values and not condition.is_met(values[other]):
             return condition
         if deeper := unmet(other, flags, values):
             return deeper
