@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+from unittest import mock
 
-from tfbig.cli.commands import train
 from tfbig.cli.main import main
+from tfbig.tasks import TASKS
 
 
-def train_with(name: str, task: Any, argv: Sequence[str] | None = None) -> int:
+def train_with(name: str, task: type[Any], argv: Sequence[str] | None = None) -> int:
     """Run `tfbig train --task NAME` with another task, and return the exit code.
 
     Args:
         name: Name of the task whose flags are read.
-        task: The task.
+        task: Class of the task.
         argv: The flags; by default those of the process.
     """
-    usual = train.TASKS[name]
-    train.TASKS[name] = task
-    try:
+    own = replace(TASKS[name], trainer=f"{task.__module__}:{task.__qualname__}")
+    with mock.patch.dict(TASKS, {name: own}):  # type: ignore[arg-type]
         return main(["train", "--task", name, *(sys.argv[1:] if argv is None else argv)])
-    finally:
-        train.TASKS[name] = usual

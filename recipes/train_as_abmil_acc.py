@@ -24,7 +24,7 @@ class PublishedLoop(MIL):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, and return the exit code; 3 if bags were skipped."""
-    return own_tasks.train_with("mil", PublishedLoop(), argv)
+    return own_tasks.train_with("mil", PublishedLoop, argv)
 
 
 if __name__ == "__main__":

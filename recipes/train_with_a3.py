@@ -141,7 +141,7 @@ def _mixed(classes: int, seed: int) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, and return the exit code; 3 if images were skipped."""
-    return own_tasks.train_with("images", A3Images(), argv)
+    return own_tasks.train_with("images", A3Images, argv)
 
 
 if __name__ == "__main__":

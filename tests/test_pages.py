@@ -64,7 +64,7 @@ def test_commands_parse(
             try:
                 parse(command, tmp_path, monkeypatch)
             except (SystemExit, tfbig.TfbigError) as error:
-                raise AssertionError(f"{where}: {command}: {capsys.readouterr().err}") from error
+                raise AssertionError(f"{where}: {command}: {error}") from error
 
 
 def known_flags() -> set[str]:
@@ -73,7 +73,7 @@ def known_flags() -> set[str]:
     names = {
         name
         for settings in [*classes, *(each.settings_class() for each in commands.TASKS.values())]
-        for name in commands.fields_of(settings)
+        for name in commands.flags_of(settings)
     }
     return {f"--{name.replace('_', '-')}" for name in names} | {"--help", "--version", "--config"}
 

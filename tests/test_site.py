@@ -82,9 +82,9 @@ def test_every_flag_is_on_the_page_of_its_command() -> None:
     classes |= {f"train-{t}": each.settings_class() for t, each in commands.TASKS.items()}
     assert {f"commands/{name}.md" for name in (*classes, "index", "evaluate")} == set(pages)
     for name, settings in classes.items():
-        fields = commands.fields_of(settings)
+        fields = commands.flags_of(settings)
         rows = re.findall(r"^\| `([^`]+)` \|", pages[f"commands/{name}.md"], re.M)
-        named = [f for f in fields if not fields[f].metadata["flag"].positional]
+        named = [f for f in fields if not fields[f].positional]
         assert len(rows) == len(fields)
         assert {f"--{f.replace('_', '-')}" for f in named} <= {row.split()[0] for row in rows}
 
@@ -95,7 +95,7 @@ def test_flags_are_written_as_they_are_typed() -> None:
     assert "| `--leave-out VALUE ...` |" in page
     assert "| `--inference` | plan a prediction" in page
     assert (
-        "| `--store` | dtype of stored images (default: the dtype of the model). Values: `bfloat16`"
+        "| `--store NAME` | dtype of stored images (default: the dtype of the model) (bfloat16, float16)"
         in page
     )
     assert "%(default)s" not in "".join(commands.pages().values())

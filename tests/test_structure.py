@@ -22,7 +22,7 @@ COVERED_BY = {
         for name in (
             *("training_settings", "commands", "data_settings", "run_settings"),
             *("background_settings", "choices", "feature_settings"),
-            "volume_segmentation_settings",
+            *("volume_segmentation_settings", "reader_settings"),
         )
     },
     "cli.data.lymph_nodes": "cli/data/collections/test_camelyon17.py",

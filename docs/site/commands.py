@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import MISSING
 from html import escape
-from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -16,39 +13,20 @@ sys.path.insert(0, str(ROOT))
 import tfbig_command
 
 with tfbig_command.light_imports():
+    from tfbig.cli.settings import help_text
     from tfbig.cli.settings.commands import COMMANDS
-    from tfbig.cli.settings.flag import Flag, fields_of, sections_of
+    from tfbig.cli.settings.flag import Flag, flags_of
+    from tfbig.cli.settings.help_text import spelling
     from tfbig.cli.settings.request import EXIT_CODES
     from tfbig.tasks import TASKS
 
 
-def spelling(name: str, flag: Flag, default: Any) -> str:
-    """Return a flag as it is written: `--crop HxW`, `--epochs N`, `FOLDER`."""
-    options = flag.options
-    chosen = options.get("choices")
-    value = options.get("metavar") or ("" if chosen else name.upper())
-    dashes = f"--{name.replace('_', '-')}"
-    if flag.positional:
-        return value if isinstance(value, str) else " ".join(value)
-    if default is False and not options:
-        return dashes
-    if isinstance(value, tuple):
-        return f"{dashes} {' '.join(value)}"
-    count = options.get("nargs")
-    if isinstance(count, int):
-        value = " ".join([value] * count)
-    return f"{dashes} {value}{' ...' if count in ('+', '*') else ''}".rstrip()
-
-
-def meaning(flag: Flag, default: Any) -> str:
-    """Return the help text of a flag, and its values if there are only some."""
-    values = {**flag.options, "default": default}
-    text = escape(re.sub(r"%\((\w+)\)s", lambda m: str(values[m[1]]), flag.help), quote=False)
-    text = text.replace("%%", "%").replace("|", "\\|").replace("*", "\\*").replace("_", "\\_")
-    chosen = flag.options.get("choices")
-    if chosen and not flag.positional:
-        text += f". Values: {', '.join(f'`{value}`' for value in chosen)}"
-    return text + (". Required" if default is MISSING and not flag.positional else "")
+def meaning(flag: Flag) -> str:
+    """Return what a flag is, as a cell of a table."""
+    text = escape(help_text.meaning(flag), quote=False)
+    text = text.replace("|", "\\|").replace("*", "\\*").replace("_", "\\_")
+    is_required = flag.default is MISSING and not flag.positional
+    return text + (". Required" if is_required else "")
 
 
 def tables(settings: type, depth: int = 2) -> str:
@@ -58,17 +36,15 @@ def tables(settings: type, depth: int = 2) -> str:
         settings: Settings class.
         depth: Level of the headings.
     """
-    sections = sections_of(settings)
-    fields = fields_of(settings)
-    titles = list(dict.fromkeys(sections[name] for name in fields))
-    ordered = sorted(fields, key=lambda name: titles.index(sections[name]))
+    sections: dict[str, list[Flag]] = {}
+    for flag in flags_of(settings).values():
+        sections.setdefault(flag.section, []).append(flag)
     parts = []
-    for title, names in groupby(ordered, key=sections.__getitem__):
-        parts.append(f"{'#' * depth} {(title or 'flags').capitalize()}" if len(titles) > 1 else "")
-        rows = []
-        for name in names:
-            flag, default = fields[name].metadata["flag"], fields[name].default
-            rows.append(f"| `{spelling(name, flag, default)}` | {meaning(flag, default)} |")
+    for title, flags in sections.items():
+        parts.append(
+            f"{'#' * depth} {(title or 'flags').capitalize()}" if len(sections) > 1 else ""
+        )
+        rows = [f"| `{spelling(flag)}` | {meaning(flag)} |" for flag in flags]
         parts.append("\n".join(["| flag | meaning |", "|---|---|", *rows]))
     return "\n\n".join(filter(None, parts))
 
@@ -83,11 +59,7 @@ def page(command: str, title: str, about: str, settings: type, example: str = ""
         settings: Its settings class.
         example: Flags of an example, if there is one.
     """
-    positional = [
-        spelling(name, field.metadata["flag"], field.default)
-        for name, field in fields_of(settings).items()
-        if field.metadata["flag"].positional
-    ]
+    positional = [spelling(flag) for flag in flags_of(settings).values() if flag.positional]
     shown = f"```text\n{' '.join([command, *positional, 'FLAGS'])}\n```"
     parts = [f"# {title}", about, shown, tables(settings), EXIT_CODES]
     if example:

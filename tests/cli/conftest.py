@@ -146,9 +146,9 @@ def whole_slides_run(cohort_table: Path) -> Callable[[str], Run]:
     def run(mode: str) -> Run:
         if mode not in runs:
             head = "abmil" if mode == "patchgd" else "smaller"
-            flags = ["--mode", mode, "--head", head, "--augment", "slide", "--folds", "3"]
+            flags = ["--head", head, "--augment", "slide", "--folds", "3"]
             flags += ["--fold", "0"]
-            flags = [*cli_runs.WHOLE_SLIDES, *flags, "--data", str(cohort_table)]
+            flags = [*cli_runs.whole_slides(mode), *flags, "--data", str(cohort_table)]
             runs[mode] = run_once(flags, cohort_table.parent.parent / mode, cohort_table)
         return runs[mode]
 

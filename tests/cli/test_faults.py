@@ -162,7 +162,7 @@ def test_features_that_are_not_finite(split, tmp_path):
 @pytest.mark.parametrize("task", ["mil", "patchgd", "offload"])
 def test_test_slide_becomes_unreadable(task, cohort_data, tmp_path, monkeypatch):
     """After training, before it is evaluated: the others are."""
-    flags = [*cli_runs.SLIDE_BAGS] if task == "mil" else [*cli_runs.WHOLE_SLIDES, "--mode", task]
+    flags = [*cli_runs.SLIDE_BAGS] if task == "mil" else cli_runs.whole_slides(task)
     flags += ["--head", "smaller"] if task != "mil" else []
     out, draw = tmp_path / "out", figures.learning_curve
 

@@ -139,7 +139,7 @@ def test_training_without_pixel_size(silent_cohort, tmp_path, capsys):
 
 
 def test_whole_slides_without_pixel_size(silent_cohort, tmp_path, capsys):
-    flags = ["--task", "images", "--images", "slides", "--mpp", "2", "--patch", "40", "--dry-run"]
+    flags = ["--task", "images", "--images", "slides", "--mpp", "2", "--dry-run"]
     flags += ["--encoder", "small", "--head", "smaller", "--data", str(silent_cohort)]
     assert train.main([*flags, "--slide-mpp", "0.5"]) == 0
     output = capsys.readouterr()

@@ -11,7 +11,6 @@ from tfbig.cli.tasks import segmentation
 BAGS = ["--task", "mil", "--bags", "slides"]
 FLAGS = [
     (["--task", "segmentation"], "--data", "folder"),
-    (MIL, "--data", "file or folder"),
     (BAGS, "--data", "file or folder"),
     (BAGS, "--slides", "folder"),
     (BAGS, "--coords", "folder"),

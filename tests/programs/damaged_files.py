@@ -60,7 +60,6 @@ def read(path: Path) -> str | None:
 
     Raises:
         SourceError: The file is damaged.
-        SystemExit: It is one of settings, and damaged.
     """
     if path.parent.name == VOLUMES:
         return read_volume(path)
@@ -102,8 +101,6 @@ def outcome(read_file: Callable[[Path], str | None], path: Path) -> str:
         if path.name not in str(error):
             return f"an error without a name: {type(error).__name__}: {error}"
         return "refused" if str(error).isprintable() else f"more than one line: {error}"
-    except SystemExit as ended:  # of argparse, for settings
-        return "refused" if ended.code == 2 else f"exit {ended.code}"
     except BaseException as error:  # also those of Rust
         return f"{type(error).__name__}: {error}"
 

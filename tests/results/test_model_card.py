@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tfbig.cli.settings import training
 from tfbig.errors import SourceError
 from tfbig.results import model_card, report
 
@@ -37,7 +38,7 @@ def card(folder: Path, settings: dict[str, Any], metrics: dict[str, Any]) -> str
     """Write a run folder and its card; return the text."""
     (folder / "config.yaml").write_text(yaml.safe_dump(settings))
     (folder / "metrics.json").write_text(json.dumps(metrics))
-    return model_card.write_card(folder).read_text()
+    return model_card.write_card(folder, training.in_use).read_text()
 
 
 def test_data_settings_results_and_limits(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from tfbig import SourceError
+from tfbig.cli.settings import training
 from tfbig.results import report, run_folder, slide_viewer
 from tfbig.results.geojson import COLOURS
 
@@ -195,14 +196,14 @@ def test_run_with_settings_only(tmp_path):
 
 
 def test_settings_that_play_no_part_are_left_out(tmp_path):
-    settings = {"target": "class", "survival_loss": "cox", "lr": 0.5}
+    settings = {"task": "mil", "target": "class", "survival_loss": "cox", "lr": 0.5}
     run_folder.write_yaml(tmp_path / "config.yaml", settings)
-    page = report.write_report(tmp_path).read_text()
+    page = report.write_report(tmp_path, used=training.in_use).read_text()
     assert "<th>lr</th>" in page
     assert "survival" not in page
     assert "config.yaml also has settings that play no part in this run." in page
     run_folder.write_yaml(tmp_path / "config.yaml", settings | {"target": "survival"})
-    page = report.write_report(tmp_path).read_text()
+    page = report.write_report(tmp_path, used=training.in_use).read_text()
     assert "<th>survival loss</th>" in page
     assert "play no part" not in page
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tfbig.cli.settings import training
-from tfbig.cli.settings.flag import flags_of, to_save
+from tfbig.cli.settings.flag import to_save
 from tfbig.results import shown
-from tfbig.tasks import TASKS
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ def test_settings_that_play_a_part(
     flags = ["--task", *arguments, *accumulated, *data, "--out", str(tmp_path / "out")]
     values = to_save(training.parse(flags))
     assert used | unused <= {*values}
-    names = {*shown.settings(values, tmp_path)}
+    names = {*shown.settings(training.in_use(values), tmp_path)}
     assert used <= names
     assert not unused & names
     assert names <= {*values}
@@ -76,16 +75,6 @@ def test_shares_are_told_if_the_splits_are_not(tmp_path: Path) -> None:
     (tmp_path / "slides.csv").write_text("slide_id,split\na,train\nb,val\nc,val\n")
     assert "shares" not in shown.settings(values, tmp_path)
     assert shown.slides(tmp_path) == "1 for training, 2 for validation"
-
-
-def test_rules_are_of_settings_and_their_values() -> None:
-    flags = [flags_of(each.settings_class()) for each in TASKS.values()]
-    for names, conditions in shown.USED_WITH:
-        for other, values in conditions.items():
-            having = [each for each in flags if {*names} & {*each} and other in each]
-            assert {*names} <= {name for each in having for name in each}, (names, other)
-            choices = {c for each in having for c in each[other].options["choices"]}
-            assert {*values} <= choices, (names, other)
 
 
 @pytest.mark.parametrize(

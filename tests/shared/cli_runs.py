@@ -31,10 +31,16 @@ MIL = [
 """A small run of `--task mil` on drawn shapes, without `--out`."""
 
 WHOLE_SLIDES = [
-    *("--task", "images", "--images", "slides", "--mpp", "2.0", "--patch", "40", "--latent", "8"),
+    *("--task", "images", "--images", "slides", "--mpp", "2.0", "--latent", "8"),
     *("--head-width", "8", "--encoder", "small", "--epochs", "1", "--batch-size", "1"),
 ]
 """A small run of `--task images` on whole slides, without `--mode`, `--head`, `--data` and `--out`."""
+
+
+def whole_slides(mode: str) -> list[str]:
+    """Return a small run on whole slides, in a mode of which one has patches."""
+    return [*WHOLE_SLIDES, "--mode", mode, *(("--patch", "40") if mode == "patchgd" else ())]
+
 
 SLIDE_BAGS = [
     *("--task", "mil", "--bags", "slides", "--mpp", "1.0", "--tile", "16", "--min-tissue", "0.5"),

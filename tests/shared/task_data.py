@@ -49,7 +49,7 @@ def volumes(folder: Path) -> TaskData:
     """Volumes in the layout of nnU-Net."""
     nnunet(folder / "set")
     return TaskData(
-        folder / "set", ("--crop", "whole", "--filters", "2", "4"), folder / "set/imagesTs"
+        folder / "set", ("--crop", "whole", "--stage-filters", "2", "4"), folder / "set/imagesTs"
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import volumes
 
 SIZE = (12, 10, 9)
-SMALL = ["--filters", "4", "4", "--epochs", "1"]
+SMALL = ["--stage-filters", "4", "4", "--epochs", "1"]
 """A small network, trained for one epoch."""
 
 

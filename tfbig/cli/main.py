@@ -12,6 +12,7 @@ from typing import Any
 
 from tfbig.cli import messages, paths
 from tfbig.cli.settings import request
+from tfbig.cli.settings.commands import COMMANDS
 from tfbig.errors import SourceWarning, Stopped, TfbigError, one_line
 from tfbig.system import signals
 
@@ -24,7 +25,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "tfbig") -> int:
         prog: Name of the program in help and errors.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
-    name = prog if prog.endswith(".py") else f"{prog} {argv[0] if argv else ''}"
+    is_command = not prog.endswith(".py") and argv[:1] and argv[0] in COMMANDS
+    name = f"{prog} {argv[0]}" if is_command else prog
     try:
         requested = request.parse(argv, prog)
     except TfbigError as error:

@@ -19,8 +19,9 @@ from tfbig.cli import dask, messages
 from tfbig.cli import paths as cli_paths
 from tfbig.cli.data import cohort, scales, side_tables, slide_folders
 from tfbig.cli.input_kinds import SLIDES, InputKind
+from tfbig.cli.settings import training
 from tfbig.cli.settings.feature_settings import FeaturesSettings
-from tfbig.cli.settings.flag import deciding
+from tfbig.cli.settings.flag import deciding, with_current_names
 from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings
 from tfbig.cli.settings.yaml_flags import read_yaml
 from tfbig.errors import one_line
@@ -409,7 +410,7 @@ def _claim_folder(folder: Path, name: str, settings: BatchSettings, paths: Seque
             if again or not file.exists():
                 run_folder.write_yaml(file, current)
                 run_folder.write_versions(folder)
-    saved = read_yaml(file)
+    saved = with_current_names(read_yaml(file), type(settings))
     changed = [key for key in current if saved.get(key) != current[key]]
     if changed:
         raise SourceError(
@@ -450,7 +451,7 @@ def _finish(work: Work[Any], count: int, failed: int, changed: bool) -> int:
     page = folder / report.NAME
     if not dry_run and (changed or not page.exists()):
         with run_folder.folder_lock(folder):  # several shards may end at once
-            print(f"report: {report.write_report(folder)}")
+            print(f"report: {report.write_report(folder, used=training.in_use)}")
     if not failed:
         return 0
     where = "" if dry_run else f", see {folder / run_folder.FAILED}"

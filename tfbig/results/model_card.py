@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tfbig.results import run_folder, shown
+from tfbig.results.report import Used
 from tfbig.tasks import declared
 from tfbig.units import format_bytes
 
@@ -37,11 +38,12 @@ _APART = ("mode", "epochs", "confusion", "left_out", "beside")
 """Metrics that are no results, or no numbers."""
 
 
-def write_card(folder: str | Path) -> Path:
+def write_card(folder: str | Path, used: Used = dict) -> Path:
     """Write the model card of a finished run.
 
     Args:
         folder: Run folder.
+        used: Function that returns the settings that play a part in a run, of all its settings.
 
     Returns:
         Path of the card, `MODEL_CARD.md` in the folder.
@@ -50,7 +52,7 @@ def write_card(folder: str | Path) -> Path:
         SourceError: A file of the folder is damaged.
     """
     folder = Path(folder)
-    settings = shown.settings(run_folder.read_yaml(folder / run_folder.CONFIG), folder)
+    settings = shown.settings(used(run_folder.read_yaml(folder / run_folder.CONFIG)), folder)
     metrics = run_folder.read_json(folder / run_folder.METRICS)
     versions = run_folder.read_json(folder / run_folder.VERSIONS)
     classes = shown.class_names(run_folder.read_rows(folder / run_folder.PREDICTIONS))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +32,8 @@ from tfbig.results import (
 )
 from tfbig.units import counted, format_bytes
 
+Used = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""Function that returns the settings that play a part in a run."""
 NAME: Final = "report.html"
 MAX_FIGURES: Final = 12
 MAX_ROWS: Final = 1000
@@ -94,7 +96,7 @@ Section = dict[str, Any]
 """Values of a section of the page: `title`, `kind`, which names a macro of the template, and what that expects."""
 
 
-def write_report(folder: str | Path, max_views: int = MAX_VIEWS) -> Path:
+def write_report(folder: str | Path, max_views: int = MAX_VIEWS, used: Used = dict) -> Path:
     """Write `report.html` into a run folder, from the files in it.
 
     The report contains metrics and confusion matrix, learning curves, measured and planned memory, the plan, slides
@@ -103,6 +105,7 @@ def write_report(folder: str | Path, max_views: int = MAX_VIEWS) -> Path:
     Args:
         folder: Folder of a training, evaluation, tiling or prediction run.
         max_views: Maximum number of slides to embed with zoom; eight take 6 MB at most, all 20 MB.
+        used: Function that returns the settings that play a part in a run, of all its settings.
 
     Returns:
         Path of the report.
@@ -118,7 +121,7 @@ def write_report(folder: str | Path, max_views: int = MAX_VIEWS) -> Path:
         )
     _check_files(place)
     try:
-        page = _page(place, config, max_views)
+        page = _page(place, config, max_views, used)
     except SourceError:
         raise
     except _DAMAGED as error:
@@ -139,7 +142,7 @@ def _check_files(place: Path) -> None:
             )
 
 
-def _page(place: Path, config: Sequence[Path], max_views: int) -> str:
+def _page(place: Path, config: Sequence[Path], max_views: int, used: Used) -> str:
     metrics = run_folder.read_json(place / run_folder.METRICS)
     versions = run_folder.read_json(place / run_folder.VERSIONS)
     scripts = [_asset(name) for name in _SCRIPTS]
@@ -151,7 +154,7 @@ def _page(place: Path, config: Sequence[Path], max_views: int) -> str:
         style=_asset("report.css"),
         scripts=scripts,
         about=_about(place, metrics, versions),
-        sections=list(_sections(place, metrics, versions, config, max_views)),
+        sections=list(_sections(place, metrics, versions, config, max_views, used)),
     )
 
 
@@ -161,6 +164,7 @@ def _sections(
     versions: Mapping[str, Any],
     config: Sequence[Path],
     max_views: int,
+    used: Used,
 ) -> Iterator[Section]:
     predictions = run_folder.read_rows(place / run_folder.PREDICTIONS)
     yield from _results(metrics, predictions, _about_data(place, metrics))
@@ -183,7 +187,7 @@ def _sections(
         yield _table("Left out", failed)
     for file in config:
         every = run_folder.read_yaml(file)
-        settings = shown.settings(every, place)
+        settings = shown.settings(used(every), place)
         title = "Settings" if len(config) == 1 else f"Settings of {file.stem}"
         facts = _facts(title, {str(key).replace("_", " "): v for key, v in settings.items()})
         note = f"{file.name} also has settings that play no part in this run."

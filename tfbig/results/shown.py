@@ -13,24 +13,6 @@ from tfbig.tasks import declared
 
 _SPLITS: Final = {"train": "for training", "val": "for validation", "test": "for testing"}
 """Splits, and what each is for."""
-Conditions = Mapping[str, tuple[str, ...]]
-"""Values of other settings."""
-USED_WITH: Final[tuple[tuple[tuple[str, ...], Conditions], ...]] = (
-    (("tissue", "min_tissue", "edge"), {"bags": ("slides",)}),
-    (("stain",), {"bags": ("slides",), "images": ("slides",)}),
-    (("survival_loss", "time_bins", "time_cuts", "alpha"), {"target": ("survival",)}),
-    (("time_bins", "time_cuts", "alpha"), {"survival_loss": ("discrete",)}),
-    (("value_scale",), {"target": ("regression",)}),
-    (("pseudo_bags", "distillation", "two_tiers"), {"model": ("dtfd",)}),
-    (("instance_samples", "instance_loss", "subtyping"), {"model": ("clam_sb", "clam_mb")}),
-    (
-        ("patch", "sampling", "inner_accumulate", "encoder_scale", "filling_norm", "sampler"),
-        {"mode": ("patchgd",)},
-    ),
-    (("window",), {"keep": ("window",)}),
-    (("rate",), {"schedule": ("exponential",)}),
-)
-"""Settings, and the values of other settings with which they play a part, in a run that has these."""
 
 
 def is_tested(metrics: Mapping[str, Any]) -> bool:
@@ -93,16 +75,16 @@ def class_names(predictions: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def settings(values: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
-    """Return the settings of a run that play a part in it; `config.yaml` has all.
+    """Return the settings of a run as a report shows them.
 
     The shares of the splits are left out where `slides.csv` of the run has the splits, and of a folder of slides, whose
     last one is for validation.
 
     Args:
-        values: Settings of the run.
+        values: Settings that play a part in the run.
         folder: Run folder.
     """
-    used = {name: value for name, value in values.items() if _is_used(name, values)}
+    used = dict(values)
     if "shares" in used:
         shares = used.pop("shares")
         is_drawn = values.get("task") != "segmentation" and not slides(folder)
@@ -111,17 +93,6 @@ def settings(values: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
     if not values.get("test_only"):
         used.pop("eval_split", None)  # of evaluations
     return used
-
-
-def _is_used(name: str, values: Mapping[str, Any]) -> bool:
-    """Return whether a setting plays a part in a run with these settings."""
-    conditions = [conditions for names, conditions in USED_WITH if name in names]
-    return all(
-        values[other] in fitting
-        for each in conditions
-        for other, fitting in each.items()
-        if other in values
-    )
 
 
 def items(settings: Mapping[str, Any]) -> str:

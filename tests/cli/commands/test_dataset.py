@@ -25,7 +25,7 @@ IMAGES = f"{SMALL} --latent 8 --head smaller --head-width 8 --epochs 1 --batch-s
 SMALLER = {
     **dict.fromkeys(["panda", "camelyon16", "camelyon17"], SLIDE_BAGS),
     "tcga-nsclc": f"{IMAGES} --side 64 --patch 32",
-    "imagenet-100": f"{IMAGES} --side 48 --patch 16 --stride 8",
+    "imagenet-100": f"{IMAGES} --side 48 --patch 16 --patch-stride 8",
 }
 """Flags that scale the recipe of a data set."""
 PATCHGD = f"{IMAGES} --side 64 --patch 32"

@@ -103,11 +103,21 @@ def test_a_recipe_wins_over_the_run_and_flags_over_the_recipe(tmp_path):
 def test_errors(tmp_path, capsys):
     assert main(["evaluate", str(tmp_path)]) == 1
     assert "is not a run folder of train" in capsys.readouterr().err
-    for flags, code in (([], 2), (["--help"], 0)):
+    assert main(["evaluate"]) == 2
+    assert "RUN is missing: the run folder comes first" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("task", "flag"), [("mil", "--eval-sample"), ("volume-segmentation", "")])
+def test_help_has_the_flags_of_the_run(task, flag, tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text(f"task: {task}\nepochs: 3\n")
+    for words in ([str(tmp_path)], [str(tmp_path), "--data", "a"]):
         with pytest.raises(SystemExit) as ended:
-            main(["evaluate", *flags])
-        assert ended.value.code == code
-    assert "tfbig evaluate RUN" in capsys.readouterr().out
+            main(["evaluate", *words, "--help"])
+        assert ended.value.code == 0
+        text = capsys.readouterr().out
+        assert text.startswith("usage: tfbig evaluate RUN [FLAGS]\n")
+        assert all(each in text for each in ("  RUN ", "--data", "--quiet", flag))
+        assert "  --epochs" not in text
 
 
 @pytest.mark.parametrize("command", [pytest.param("evaluate", marks=pytest.mark.slow), "predict"])

@@ -142,7 +142,7 @@ def test_folders_of_tiles(tmp_path):
             Image.fromarray(tile).save(folder / f"{i}.png")
         lines.append(f"slide{number},{number % 2},{split}")
     (data / "bags.csv").write_text("\n".join(lines))
-    flags = ("--bags", "folder", "--data", str(data), "--foreground", "0.6", "--fill")
+    flags = ("--bags", "folder", "--data", str(data), "--min-grey", "0.6", "--fill")
     flags += ("--sample", "6", "--batch-size", "2", "--epochs", "1")
     assert run_mil(tmp_path / "out", *flags) == 0
     rows = predictions(tmp_path / "out")
@@ -200,10 +200,3 @@ def test_labels_of_instances(tmp_path):
     assert data.val.bags[0].labels is None
     ((_, reason),) = data.failed
     assert "2.npy: has labels of shape (1,) for 3 instances" in reason
-
-
-def test_resolution_that_is_not_used(capsys):
-    """It may be that of a recipe, so it is no error."""
-    bags.load(train.settings_of([*MIL, "--mpp", "0.5"]))
-    expected = "warning: --mpp 0.5 is not used with --bags folder, whose tiles are as they are\n"
-    assert capsys.readouterr().err == expected

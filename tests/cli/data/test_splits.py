@@ -15,7 +15,7 @@ from tfbig import SourceError
 from tfbig.cli.data import cohort, folds, splits
 from tfbig.sources.table import SPLITS, Table
 
-SMALL = ["--encoder", "small", "--patch", "32"]
+SMALL = ["--encoder", "small"]
 FLAGS = ["--task", "images", "--images", "slides", "--side", "64", "--dry-run", *SMALL]
 
 

@@ -9,17 +9,10 @@ import pytest
 from cli_runs import SLIDE_BAGS, predictions
 
 import train
-from tfbig import SourceError, open_slide
+from tfbig import open_slide
 from tfbig.cli.data import cohort, stain
 from tfbig.cli.main import main
 from tfbig.cli.settings.tasks import ImageSettings
-
-
-def test_only_slides() -> None:
-    stain.check("none", False, "--bags")
-    stain.check("macenko", True, "--bags")
-    with pytest.raises(SourceError, match=r"normalises whole slides\. Use --bags slides"):
-        stain.check("macenko", False, "--bags")
 
 
 def test_images_of_a_run(cohort_table: Path) -> None:

@@ -20,7 +20,7 @@ def read(tmp_path: Path, target: str, text: str, **settings: Any) -> target_colu
     """Read the columns of a target of a table of bags."""
     table = tmp_path / "bags.csv"
     table.write_text("\n".join(text.split()) + "\n")
-    options = {"test_only": None, "class_names": None, "classes": None} | settings
+    options = {"test_only": None, "class_names": None, "num_classes": None} | settings
     columns = target_columns.COLUMNS[target](SimpleNamespace(**options))
     return columns.labelled(Table.read(table, ("bag", *columns.names)), "bag")
 

@@ -134,7 +134,7 @@ def test_predict_uses_the_tiles_of_training(table, coords, tmp_path, seen, kind)
         "tissue": [*ASKED, "--tile", "16"],
         "coords": ["--coords", str(coords)],
         "coords with overlap": ["--coords", str(tmp_path / "overlap")],
-        "foreground": [*ASKED, "--tile", "16", "--foreground", "0.9"],
+        "foreground": [*ASKED, "--tile", "16", "--min-grey", "0.9"],
     }[kind]
     if kind == "coords with overlap":
         tile = [*ASKED, "--tile", "16", "--overlap", "4", "--out", str(tmp_path / "overlap")]
@@ -155,7 +155,7 @@ def test_predict_uses_the_tiles_of_training(table, coords, tmp_path, seen, kind)
 @pytest.mark.slow
 def test_whole_slides_record_what_was_asked_for(table, tmp_path):
     flags = ["--task", "images", "--images", "slides", "--data", str(table), "--mpp", "2"]
-    flags += ["--patch", "40", "--latent", "8", "--head-width", "8", "--encoder", "small"]
+    flags += ["--latent", "8", "--head-width", "8", "--encoder", "small"]
     flags += ["--epochs", "1", "--batch-size", "1", "--head", "abmil"]
     assert train.main([*flags, "--out", str(tmp_path / "run")]) == 0
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["mpp"] == 2.0

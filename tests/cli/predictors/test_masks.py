@@ -24,7 +24,7 @@ from tfbig.tissue import find_tissue, masked
 def test_mask_equals_plain_model(tmp_path, capsys, usual_figures):
     base, out = write_rectangle(tmp_path / "a.tif"), tmp_path / "out"
     model = darkness(tmp_path / "m.keras")
-    flags = ("--out", str(out), "--classes", "glass", "tissue", "--probabilities", "--quiet")
+    flags = ("--out", str(out), "--class-names", "glass", "tissue", "--probabilities", "--quiet")
     assert main(["predict", str(tmp_path / "m.keras"), str(tmp_path / "a.tif"), *flags]) == 0
     assert "a.tif: 300 x 420, " in capsys.readouterr().out
     names = {
@@ -63,7 +63,7 @@ def test_classes_and_resolution(tmp_path):
     write_rectangle(tmp_path / "a.tif")
     model = darkness(tmp_path / "m.keras", outputs=3)
     out = tmp_path / "out"
-    flags = ("--out", str(out), "--mpp", "1.0", "--stride", "16")
+    flags = ("--out", str(out), "--mpp", "1.0", "--pad-to", "16")
     assert main(["predict", str(tmp_path / "m.keras"), str(tmp_path / "a.tif"), *flags]) == 0
     mask = open_slide(out / "a.ome.tif")
     assert mask.shape == (150, 210, 1)
@@ -183,7 +183,7 @@ def union_of(path):
 def test_outlines_of_a_scanned_slide(tmp_path, monkeypatch, capsys, origin):
     path = write_scanned(tmp_path / "a.scn", monkeypatch)
     write_dark(tmp_path / "m.keras")
-    flags = [*("--stride", "16", "--out", str(tmp_path / "out")), "--outline-origin", origin]
+    flags = [*("--pad-to", "16", "--out", str(tmp_path / "out")), "--outline-origin", origin]
     assert main(["predict", str(tmp_path / "m.keras"), str(path), *flags]) == 0
     (top, bottom), (left, right) = TISSUE
     row, column = (50, 100) if origin == "scanned" else (0, 0)
@@ -206,7 +206,7 @@ def test_pixels_that_are_not_square(tmp_path, capsys):
     assert open_slide(tmp_path / "a.tif").mpp == pytest.approx((0.25, 0.2))
     write_dark(tmp_path / "m.keras")
     out = tmp_path / "out"
-    flags = ["--mpp", "0.5", "--stride", "16", "--smallest", "1", "--out", str(out)]
+    flags = ["--mpp", "0.5", "--pad-to", "16", "--smallest", "1", "--out", str(out)]
     assert main(["predict", str(tmp_path / "m.keras"), str(tmp_path / "a.tif"), *flags]) == 0
     mask = open_slide(out / "a.ome.tif")
     assert mask.shape[:2] == (192, 256)

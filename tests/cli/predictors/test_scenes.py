@@ -56,7 +56,7 @@ def test_pixels_are_those_of_plain_keras(
 ) -> None:
     image = scene(tmp_path / "a.tif")
     model = small_unet(tmp_path / "m.keras", 4, 3)
-    assert predict(tmp_path, "a.tif", "--classes", "field", "water", "wood") == 0
+    assert predict(tmp_path, "a.tif", "--class-names", "field", "water", "wood") == 0
     assert "a.tif: 701 x 603, " in capsys.readouterr().out
     expected = plain(model, image).argmax(-1).astype("uint8")
     expected[(image == 0).all(-1)] = 255
@@ -114,7 +114,7 @@ def test_any_budget(tmp_path: Path, flags: list[str]) -> None:
 def test_values_and_statistics_of_the_whole_scene(tmp_path: Path) -> None:
     image = scene(tmp_path / "a.tif", 530, 40)
     model = globally_normalised(tmp_path / "m.keras", 4, 1)
-    assert predict(tmp_path, "a.tif", "--stride", "2") == 0
+    assert predict(tmp_path, "a.tif", "--pad-to", "2") == 0
     mask = RasterSource(tmp_path / "out" / "a.tif")
     found, nothing = mask.read(0, 530), (image == 0).all(-1)
     assert mask.dtype == np.float32
@@ -130,7 +130,7 @@ def test_more_than_255_classes_and_probabilities(tmp_path: Path) -> None:
     mask = RasterSource(tmp_path / "out" / "a.tif")
     assert (mask.dtype, mask.bands.nodata) == (np.uint16, (65535.0,))
     small_unet(tmp_path / "m.keras", 4, 2)
-    flags = ("--probabilities", "--classes", "no", "yes")
+    flags = ("--probabilities", "--class-names", "no", "yes")
     assert predict(tmp_path, "a.tif", *flags, out="other") == 0
     assert RasterSource(tmp_path / "other" / "a.tif").bands.names == ("class", "no", "yes")
 

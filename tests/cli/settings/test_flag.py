@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, dataclass
+from dataclasses import FrozenInstanceError, dataclass, replace
 
 import pytest
 
@@ -38,8 +38,9 @@ class Whole(First, Second):
 
 def test_order_and_sections() -> None:
     sections = {"table": "data", "rate": "data", "names": "run", "quiet": "run", "last": "run"}
-    assert flags.sections_of(Whole) == sections
-    assert list(flags.sections_of(Whole)) == list(sections)
+    declared = flags.flags_of(Whole)
+    assert {name: each.section for name, each in declared.items()} == sections
+    assert list(declared) == list(sections)
     assert flags.flags_of(Whole)["rate"].help == "another rate"
     assert Whole().rate == 0.2
 
@@ -49,12 +50,13 @@ def test_another_default() -> None:
 
     @dataclass(frozen=True, kw_only=True)
     class Other(First):
-        rate: float = flags.redeclared(First, "rate", 0.3, choices=[0.3])
+        table: str = "b.csv"
+        rate: float = flag(0.3, choices=[0.3])
 
-    first, other = (flags.flags_of(each)["rate"] for each in (First, Other))
-    assert (Other().rate, other.help, other.kind) == (0.3, first.help, first.kind)
-    assert other.options == {"type": float, "choices": [0.3]}
-    assert flags.flags_of(First)["rate"].options == {"type": float}
+    first, other = flags.flags_of(First), flags.flags_of(Other)
+    assert (Other().rate, Other().table) == (0.3, "b.csv")
+    assert other["table"] == replace(first["table"], default="b.csv")
+    assert other["rate"] == replace(first["rate"], default=0.3, choices=[0.3])
 
 
 def test_what_is_saved(tmp_path, monkeypatch) -> None:

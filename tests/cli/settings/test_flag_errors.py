@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 import train
+from tfbig import tasks
 from tfbig.cli.main import main
-from tfbig.cli.settings import flag_errors, value_types
+from tfbig.cli.paths import FlagError
+from tfbig.cli.settings import merge, parser, value_types
+from tfbig.cli.settings.flag import REQUIRED, flag, flags_of
+from tfbig.cli.settings.flag_errors import listed_by
+from tfbig.cli.settings.merge import Layer
 
 TASKS = "segmentation, mil, images, patchgd-segmentation, volume-segmentation, scenes, instances"
 HELP = " `tfbig train --help` lists all flags."
@@ -46,45 +50,23 @@ HELP = " `tfbig train --help` lists all flags."
 def test_errors_of_commands(
     flags: str,
     message: str,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = flags.split()
-    monkeypatch.setattr(sys, "argv", ["/bin/tfbig", *words])
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 2
+    assert main(words) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.startswith("tfbig")
     assert error.count("\n") == 1
 
 
-def test_errors_of_train_py(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["some/train.py", "--config", "none.yaml"])
-    with pytest.raises(SystemExit):
-        train.main(sys.argv[1:])
+def test_errors_of_train_py(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main(["--config", "none.yaml"]) == 2
     assert capsys.readouterr().err.startswith("train.py: none.yaml: no such file")
 
 
 @pytest.mark.parametrize(
-    ("started", "name"),
-    [
-        (["/bin/tfbig", "train", "--x"], "tfbig train"),
-        (["tfbig_command.py", "plan"], "tfbig plan"),
-        (["tfbig.exe", "--x"], "tfbig"),
-        (["train.py", "train"], "train.py"),
-    ],
-)
-def test_program(started: list[str], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", started)
-    assert flag_errors.program() == name
-
-
-@pytest.mark.parametrize(
-    ("options", "words", "expected"),
+    ("declared", "words", "expected"),
     [
         ({"nargs": "+"}, ["--x"], "--x: expected at least one value."),
         ({"nargs": "+", "metavar": "N"}, ["--x"], "--x: expected at least one value: N."),
@@ -98,28 +80,38 @@ def test_program(started: list[str], name: str, monkeypatch: pytest.MonkeyPatch)
             "--x: expected the number of a plane, or `max`; found 'a'.",
         ),
         ({"type": int, "choices": [1, 2]}, ["--x", "3"], "invalid choice 3 of --x. Choose from 1"),
-        ({"required": True}, [], "--x is missing."),
+        ({"default": REQUIRED}, [], "--x is missing."),
         (
-            {"required": True, "help": "a number, e.g. 3; or none"},
+            {"default": REQUIRED, "help": "a number, e.g. 3; or none"},
             [],
             "--x is missing: a number, e.g. 3. `prog --help`",
         ),
     ],
 )
-def test_errors_of_a_parser(
-    options: dict[str, Any],
-    words: list[str],
-    expected: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    parser = argparse.ArgumentParser("prog")
-    parser.add_argument("--x", **options)
-    flag_errors.shorten(parser, {"--x": options})
-    with pytest.raises(SystemExit) as ended:
-        parser.parse_args(words)
-    assert ended.value.code == 2
-    assert expected in capsys.readouterr().err
+def test_errors_of_a_flag(declared: dict[str, Any], words: list[str], expected: str) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Settings:
+        x: Any = flag(**declared)  # noqa: RUF009
+
+    given = Layer(parser.read(words, flags_of(Settings)))
+    with pytest.raises(FlagError) as error:
+        merge.merged(Settings, [given], "prog")
+    assert expected in str(error.value)
 
 
-def test_other_messages_stay() -> None:
-    assert flag_errors.in_words("something is wrong", {}) == "something is wrong."
+def test_types_that_read_numbers_say_what_they_expect() -> None:
+    for settings in (each.settings_class() for each in tasks.TASKS.values()):
+        for each in flags_of(settings).values():
+            if each.type is not None:
+                with pytest.raises(ValueError) as error:
+                    each.type("no value")
+                is_told = isinstance(error.value, value_types.WrongValue)
+                assert is_told or each.type in value_types.EXPECTED, each.name
+
+
+def test_the_help_is_named() -> None:
+    with (
+        pytest.raises(FlagError, match=r"^wrong\. `prog --help` lists all flags\.$"),
+        listed_by("prog"),
+    ):
+        raise FlagError("wrong.")

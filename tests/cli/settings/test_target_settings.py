@@ -39,12 +39,6 @@ def test_what_is_allowed(changes: dict[str, Any]) -> None:
     [
         ({"monitor": "mae"}, "--monitor mae: --target class has loss and accuracy and qwk"),
         (SURVIVAL | {"monitor": "auc"}, "--target survival has loss and concordance"),
-        ({"alpha": 0.5}, "--alpha: is not used by --target class. Leave it out"),
-        ({"survival_loss": "cox"}, "--survival-loss: is not used by --target class"),
-        (SURVIVAL | {"class_weights": True}, "--class-weights: is not used by --target survival"),
-        (SURVIVAL | {"tile_weights": True}, "--tile-weights: is not used by --target survival"),
-        (SURVIVAL | {"class_names": ("a",)}, "--class-names: is not used by --target survival"),
-        (SURVIVAL | {"value_scale": (0.0, 1.0)}, "--value-scale: is not used by"),
         (SURVIVAL | {"model": "dtfd"}, "--model dtfd: has a second loss of classes"),
         (SURVIVAL | {"time_cuts": (1.0,), "time_bins": 6}, "1 times make 2 bins, but --time-bins"),
         (
@@ -59,8 +53,6 @@ def test_what_is_allowed(changes: dict[str, Any]) -> None:
             "--sync-norm: workers compute the members of a risk set",
         ),
         (COX | {"sum": True}, "--sum: cannot be combined with --survival-loss cox"),
-        (COX | {"alpha": 0.1}, "--alpha: is not used by --survival-loss cox"),
-        (COX | {"time_cuts": (1.0,)}, "--time-cuts: is not used by --survival-loss cox"),
     ],
 )
 def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -118,3 +110,29 @@ def test_each_monitor_can_be_chosen(task: str) -> None:
         for name in names:
             flags = ["--task", task, "--target", target, "--monitor", name]
             assert train.settings_of(flags).monitor == name
+
+
+SURVIVAL_FLAGS = "--task mil --target survival"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--task mil --alpha 0.5", "--alpha 0.5: belongs to --target survival; this run"),
+        ("--task mil --survival-loss cox", "--survival-loss cox: belongs to --target survival"),
+        (f"{SURVIVAL_FLAGS} --class-weights", "--class-weights: belongs to --target class; this"),
+        (f"{SURVIVAL_FLAGS} --tile-weights", "--tile-weights: belongs to --target class"),
+        (f"{SURVIVAL_FLAGS} --class-names a", "--class-names a: belongs to --target class or mul"),
+        (f"{SURVIVAL_FLAGS} --value-scale 0 1", "--value-scale 0.0 1.0: belongs to --target regr"),
+        (f"{SURVIVAL_FLAGS} --survival-loss cox --alpha 0.1", "--alpha 0.1: belongs to --survival"),
+        ("--task mil --pseudo-bags 5", "--pseudo-bags 5: belongs to --model dtfd; this run has"),
+        ("--task mil --subtyping", "--subtyping: belongs to --model clam_sb or clam_mb; this run"),
+        ("--task images --patch 64", "--patch 64: belongs to --mode patchgd; this run has --mode"),
+        ("--crop whole --crops 5", "--crops 5: belongs to --crop other than whole; this run has"),
+        ("--fold 1", "--fold 1: belongs to --folds; this run has no --folds."),
+    ],
+)
+def test_what_belongs_to_another_choice(flags: str, message: str) -> None:
+    with pytest.raises(FlagError) as error:
+        train.settings_of(flags.split())
+    assert message in str(error.value)

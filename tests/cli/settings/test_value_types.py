@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
 from collections.abc import Callable
 from typing import Any
 
@@ -61,7 +60,7 @@ def test_values(parse: Callable[[str], Any], text: str, value: Any) -> None:
     ],
 )
 def test_wrong_values(parse: Callable[[str], Any], text: str, message: str) -> None:
-    with pytest.raises(ArgumentTypeError, match=message):
+    with pytest.raises(types.WrongValue, match=message):
         parse(text)
 
 

@@ -13,6 +13,7 @@ from cli_runs import (
     predictions,
     rows_of,
     run_patchgd,
+    whole_slides,
     write_table,
 )
 
@@ -123,7 +124,7 @@ def test_survival_of_whole_slides(mode, cohort_table, tmp_path, capsys):
     ]
     table = write_table(tmp_path / "slides.csv", [{k: v for k, v in r.items() if k} for r in rows])
     run, out = tmp_path / "run", tmp_path / "out"
-    command = [*WHOLE_SLIDES, "--mode", mode, "--head", "abmil", "--data", str(table)]
+    command = [*whole_slides(mode), "--head", "abmil", "--data", str(table)]
     command += ["--slides", str(cohort_table.parent), "--target", "survival", "--time-bins", "2"]
     command += ["--shares", "60", "20", "20"]
     assert train.main([*command, "--out", str(run)]) == 3

@@ -76,7 +76,7 @@ def test_modes_agree(tmp_path):
         ("--optimizer", "lookahead_radam", "--accumulate", "2", "--sum", "--clip", "1"),
         ("--optimizer", "demon_adamw", "--schedule", "exponential", "--keep", "last"),
         ("--precision", "mixed_bfloat16", "--optimizer", "coupled_adam", "--decay", "1e-4"),
-        ("--eval-sample", "4", "--eval-repeats", "3", "--model", "max", "--foreground", "0.1"),
+        ("--eval-sample", "4", "--eval-repeats", "3", "--model", "max", "--min-grey", "0.1"),
     ],
 )
 def test_other_settings(flags, tmp_path):
@@ -163,15 +163,19 @@ def test_lora(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        (("--lora", "2"), "--lora 2: --encoder small: 'small.*' has no Dense layers for LoRA"),
-        (("--lora", "2", "--mode", "frozen"), "--lora 2: --mode frozen trains no encoder"),
-        (("--lora", "2", "--encoder", "none"), "--lora 2: --encoder none trains no encoder"),
-        (("--stain", "macenko"), "--stain macenko normalises whole slides. Use --bags slides"),
+        (("--lora", "2"), "--lora 2: belongs to --encoder uni or .*; this run has --encoder small"),
+        (("--stain", "macenko"), "--stain macenko: belongs to --bags slides; this run has --bags"),
     ],
 )
 def test_refusals(flags, text, tmp_path, capsys):
-    assert run_mil(tmp_path / "out", *flags) == 1
+    assert run_mil(tmp_path / "out", *flags) == 2
     assert re.search(text, capsys.readouterr().err)
+
+
+def test_no_changes_of_a_frozen_encoder(tmp_path, capsys):
+    flags = ("--lora", "2", "--encoder", "uni", "--mode", "frozen")
+    assert run_mil(tmp_path / "out", *flags) == 1
+    assert "--lora 2: --mode frozen trains no encoder" in capsys.readouterr().err
 
 
 def test_losses_of_two_outputs():

@@ -233,7 +233,9 @@ def test_slides(flags, cohort_table, tmp_path, capsys):
     (row,) = predictions(out)
     assert ("survival_" in "".join(row)) == (not flags)
     assert '"risk"' in (out / "s4.geojson").read_text()
-    assert main(["predict", str(run), slide, "--out", str(tmp_path / "b"), "--classes", "a"]) == 1
+    assert (
+        main(["predict", str(run), slide, "--out", str(tmp_path / "b"), "--class-names", "a"]) == 1
+    )
     assert "predicts --target survival and has no classes" in capsys.readouterr().err
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tfbig.cli.data import side_tables
+from tfbig.cli.settings import training
 from tfbig.cli.settings.commands import CompareSettings
 from tfbig.cli.settings.series import members
 from tfbig.errors import SourceError
@@ -43,7 +44,7 @@ def run(settings: CompareSettings) -> int:
     run_folder.write_yaml(folder / SETTINGS, {"runs": [str(path) for path in judged]})
     run_folder.write_csv(folder / run_folder.COMPARISON, rows)
     figures.intervals(folder / "comparison.png", rows)
-    print(f"{text(rows)}\nreport: {report.write_report(folder)}")
+    print(f"{text(rows)}\nreport: {report.write_report(folder, used=training.in_use)}")
     return 0
 
 

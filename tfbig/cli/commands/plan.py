@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -129,7 +128,7 @@ def extents(size: str, plain: Any) -> tuple[int, ...]:
     axes = 1 if _takes_bags(plain) else len(shape) - 2
     try:
         sides = _sides_of_file(size, axes) or [count(side) for side in size.lower().split("x")]
-    except (ValueError, ArgumentTypeError):
+    except ValueError:
         sides = []
     sides = sides * axes if len(sides) == 1 else sides
     if len(sides) != axes:

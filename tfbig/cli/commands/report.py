@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tfbig.cli.settings import training
 from tfbig.cli.settings.commands import ReportSettings
 from tfbig.errors import SourceError
 from tfbig.results import report, run_folder
@@ -17,7 +18,7 @@ def run(settings: ReportSettings) -> int:
         SourceError: The folder is none of results, or holds a report of somebody else.
     """
     _check(Path(settings.folder))
-    print(f"report: {report.write_report(settings.folder, settings.max_slides)}")
+    print(f"report: {report.write_report(settings.folder, settings.max_slides, training.in_use)}")
     return 0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tfbig import SourceError, mil
-from tfbig.cli.data import cohort, splits, stain, target_columns, tile_coords
+from tfbig.cli.data import cohort, splits, target_columns, tile_coords
 from tfbig.cli.data.scales import SAME
 from tfbig.cli.data.splits import Data
 from tfbig.cli.data.tile_selection import MIN_TISSUE, MPP, TILE, Selection
@@ -35,13 +35,8 @@ def load(settings: MILSettings) -> Data:
             "--task mil needs --data: a table of slides, a folder of slides for each class, or a folder with bags.csv. "
             "To try it on drawn bags: python -m tfbig.recipes.write_drawn_bags FOLDER, and --data FOLDER."
         )
-    stain.check(settings.stain, settings.bags == "slides", "--bags")
-    if settings.bags != "slides" and not settings.test_only:
-        splits.say_unused(
-            _resolution(settings), f"--bags {settings.bags}, whose tiles are as they are"
-        )
     data = loaders[settings.bags](settings)
-    if (share := settings.foreground) is not None:
+    if (share := settings.min_grey) is not None:
         data = data.mapped(lambda part: _foreground(part, share))
     if settings.fill and not settings.test_only and settings.sample and settings.sample >= 1:
         data = replace(data, train=_filled(data.train, int(settings.sample)))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfbig import SourceError, sources
-from tfbig.cli.data import class_folders, cohort, splits, splitting, stain, target_columns
+from tfbig.cli.data import class_folders, cohort, splits, splitting, target_columns
 from tfbig.cli.data.background import Masking
 from tfbig.cli.data.splits import Data
 from tfbig.cli.paths import FlagError
@@ -54,11 +54,6 @@ def load(settings: ImageSettings) -> Data:
     if settings.encoder == "series" and (settings.augment or settings.stain_jitter):
         name = "--augment" if settings.augment else "--stain-jitter"
         raise SourceError(f"{name} is for images, not for --encoder series. Remove it.")
-    stain.check(settings.stain, settings.images == "slides", "--images")
-    if settings.images != "slides":
-        given = {name: getattr(settings, name) for name in ("mpp", "magnification")}
-        where = f"--images {settings.images}, which are read as they are; see --side"
-        splits.say_unused({k: v for k, v in given.items() if v is not None}, where)
     return loaders[settings.images](settings)
 
 

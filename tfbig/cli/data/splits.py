@@ -292,12 +292,6 @@ def _class_counts(part: Any, classes: Sequence[str]) -> str:
     return ", ".join(f"{n} {name}" for n, name in zip(counts, classes, strict=True))
 
 
-def say_unused(values: Mapping[str, float], where: str) -> None:
-    """Print to standard error which numbers of the command line, or of a recipe, are not used."""
-    for name, value in values.items():
-        print(f"warning: --{name} {value:g} is not used with {where}", file=sys.stderr)
-
-
 def warn_of_missing(split: str, items: str, missing: Sequence[str], reason: str = "") -> None:
     """Print to standard error which classes no item of a split has, and what follows; nothing if there is none."""
     if not missing:

@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from tfbig import SourceError
 from tfbig.sources import RGB, Slide, Source, StainNormalised
 from tfbig.tissue import find_stains
 
 NONE = "none"
-
-
-def check(stain: str, of_slides: bool, flag: str) -> None:
-    """Check that what `--stain` normalises are slides.
-
-    Args:
-        stain: Value of `--stain`.
-        of_slides: Whether the data are slides.
-        flag: Flag that says what the data are.
-
-    Raises:
-        SourceError: They are not.
-    """
-    if stain != NONE and not of_slides:
-        raise SourceError(
-            f"--stain {stain} normalises whole slides. Use {flag} slides, or remove it."
-        )
 
 
 def normalised(image: Source, slide: Slide, stain: str) -> Source:

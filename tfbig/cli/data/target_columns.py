@@ -49,7 +49,7 @@ class Labelled:
 
     def data(self, open_split: Callable[[str], Any], test_only: bool) -> splits.Data:
         """Return the data of all splits, or in an evaluation of the test set alone."""
-        decided = {} if self.count is None else {"classes": self.count}
+        decided = {} if self.count is None else {"num_classes": self.count}
         return splits.Data.opened(
             open_split, self.classes, test_only, cases=self.cases, decided=decided
         )
@@ -91,7 +91,7 @@ class ClassColumn(TargetColumns):
 
     def labelled(self, table: Table, key: str) -> Labelled:
         """Return the rows with the number of their class."""
-        count = getattr(self.settings, "classes", None) if key != "slide_id" else None
+        count = getattr(self.settings, "num_classes", None) if key != "slide_id" else None
         numbered, classes = splits.with_classes(table, self.settings.class_names, count)
         return Labelled(numbered, self, classes)
 

@@ -35,14 +35,14 @@ class Bags(Predictor):
         settings = replace(
             settings,
             input=results.input_of(settings, channels),
-            classes=results.names_of(self.target),
+            class_names=results.names_of(self.target),
             min_tissue=_min_tissue(settings, config),
         )
         default = {} if settings.coords else {"mpp": MPP}
         settings = results.with_resolution(settings, config, **default)
         self.settings = settings
         self.resolution = slide_batch.asked_resolution(settings)
-        self.foreground = config.get("foreground")
+        self.foreground = config.get("min_grey")
         self.stain = config.get("stain", stain.NONE)
         self.tissue, self.edge = config.get("tissue", choices.TISSUE[0]), config.get("edge", 0)
         self.coords_of_run = _coords_of_run(settings, config)

@@ -36,7 +36,7 @@ class Features(Predictor):
         )
         results.check_attention(settings.model, plain)
         self.target = results.target_of(settings, plain.outputs[0].shape[-1], config)
-        self.settings = replace(settings, classes=results.names_of(self.target))
+        self.settings = replace(settings, class_names=results.names_of(self.target))
         self.width = plain.inputs[0].shape[-1]
         self.explain = mil.explainer_of_twin(plain)
 

@@ -44,7 +44,7 @@ class Images(Predictor):
         settings = replace(
             settings,
             input=results.input_of(settings, whole.inputs[0].shape[-1]),
-            classes=results.names_of(self.target),
+            class_names=results.names_of(self.target),
         )
         level = config.get("level", 0)
         self.settings = results.with_resolution(settings, config, level=level)

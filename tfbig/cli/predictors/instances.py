@@ -54,8 +54,8 @@ class Instances(Predictor):
         self.input_channels = plain.inputs[0].shape[-1]
         self.classes = results.classes_of(settings, 2, ("background", "instance"))
         settings = with_run(settings, config)
-        stride = settings.stride or 2 ** int(config.get("depth", 5))
-        settings = replace(settings, stride=stride, classes=self.classes, instances=True)
+        stride = settings.pad_to or 2 ** int(config.get("depth", 5))
+        settings = replace(settings, pad_to=stride, class_names=self.classes, instances=True)
         self.settings = slide_batch.with_resolution(settings, level=0)
         self.stride = stride
         self._identity = of_model(plain)

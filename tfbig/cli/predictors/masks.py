@@ -47,7 +47,7 @@ class Masks(Predictor):
         first, last = (plain.encoder, plain.decoder) if self.by_patches else (plain, plain)
         channels, self.outputs = first.inputs[0].shape[-1], last.outputs[0].shape[-1]
         names = config.get("class_names") or NAMES.get(config.get("task", ""))
-        self.stride = settings.stride or (UNET_STRIDE if is_run else 32)
+        self.stride = settings.pad_to or (UNET_STRIDE if is_run else 32)
         if self.by_patches:
             self.stride = plain.patch[0]
         self.downscale = config.get("downscale", 1)
@@ -55,8 +55,8 @@ class Masks(Predictor):
         settings = replace(
             settings,
             input=results.input_of(settings, channels, "inverted-gray" if is_run else None),
-            stride=self.stride,
-            classes=self.classes,
+            pad_to=self.stride,
+            class_names=self.classes,
         )
         self.settings = slide_batch.with_resolution(settings, level=0)
         self.model = plain if self.by_patches else tfbig.stream(plain, machine.budget(settings))

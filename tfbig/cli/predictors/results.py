@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tfbig import SourceError, sources
 from tfbig.cli import load_model, slide_batch
 from tfbig.cli.data import background, tile_coords
+from tfbig.cli.settings import training
 from tfbig.cli.settings.choices import INPUT_CHANNELS
 from tfbig.cli.settings.series import members
 from tfbig.cli.settings.slide_settings import PredictSettings
@@ -48,7 +49,7 @@ def load_run(path: str | Path, custom: Sequence[str] = ()) -> tuple[Any, Config]
     if not folder.is_dir():
         return load_model.load(folder, custom), {}
     try:
-        config = run_folder.read_yaml(folder / run_folder.CONFIG)
+        config = training.current_names(run_folder.read_yaml(folder / run_folder.CONFIG))
         config["task"]
         _check_names(config.get("class_names"))
     except (OSError, KeyError, ValueError) as error:
@@ -109,10 +110,10 @@ def classes_of(
     Raises:
         SourceError: The number of names is not `count`.
     """
-    classes = settings.classes or tuple(names or map(str, range(count)))
+    classes = settings.class_names or tuple(names or map(str, range(count)))
     if len(classes) != count:
         raise SourceError(
-            f"--classes: {len(classes)} names; expected {count}, one for each class of the network."
+            f"--class-names: {len(classes)} names; expected {count}, one for each class of the network."
         )
     return classes
 
@@ -129,9 +130,10 @@ def target_of(settings: PredictSettings, num_outputs: int, config: Config) -> Ta
         SourceError: There are names of classes, but the network has none, or another number.
     """
     if config.get("target") in ("survival", "regression"):
-        if settings.classes:
+        if settings.class_names:
             raise SourceError(
-                f"--classes: {settings.model} predicts --target {config['target']} and has no classes. Leave it out."
+                f"--class-names: {settings.model} predicts --target {config['target']} and has no classes. Leave it "
+                "out."
             )
         return targets.of_config(config, ())
     return targets.of_config(config, classes_of(settings, num_outputs, config.get("class_names")))

@@ -55,12 +55,12 @@ class Scenes(Predictor):
             probabilities = settings.probabilities
             self.outputs = Outputs(names, channels, settings.threshold, probabilities)
         self.settings = replace(
-            settings, input=BANDS, classes=self.outputs.classes or None, reader="rasterio"
+            settings, input=BANDS, class_names=self.outputs.classes or None, reader="rasterio"
         )
         self.model = tfbig.stream(
             plain, machine.budget(settings), source_dtype="float32", unsupported="device"
         )
-        self.multiple = regions.step(self.model) or settings.stride or 32
+        self.multiple = regions.step(self.model) or settings.pad_to or 32
         self.identity = {
             "model": of_model(plain),
             "threshold": settings.threshold,

@@ -48,7 +48,9 @@ class Volumes(Predictor):
         self.classes = results.classes_of(settings, max(outputs, 2), config.get("class_names"))
         self.preparation = preparation_of(config, settings)
         self.probability = results.activation_of(plain.layers[-1]) == "sigmoid"
-        self.settings = replace(settings, classes=self.classes, stride=max(self.preparation.stride))
+        self.settings = replace(
+            settings, class_names=self.classes, pad_to=max(self.preparation.stride)
+        )
         self.model = tfbig.stream(plain, machine.budget(settings), source_dtype="float32")
 
     def finished(self, path: Path) -> bool:
@@ -110,9 +112,9 @@ def preparation_of(config: Mapping[str, Any], settings: PredictSettings) -> Prep
         settings: Settings of the command.
     """
     if config.get("task") != "volume-segmentation":
-        side = settings.stride or STRIDE
+        side = settings.pad_to or STRIDE
         return Preparation(stride=(side, side, side))
-    count = len(config["filters"]) - 1
+    count = len(config["stage_filters"]) - 1
     strides = [box_size(stride) for stride in config["strides"] or ["2x2x2"] * count]
     spacing, window = config["spacing"], config["intensity_window"]
     return Preparation(

@@ -10,36 +10,28 @@ from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.flag import flag
 
 
-def outline_classes_flag() -> tuple[str, ...] | None:
-    """Return the field of the flag `--outline-classes`."""
-    field: tuple[str, ...] | None = flag(
+@dataclass(frozen=True, kw_only=True)
+class OutlineSettings:
+    """Outlines of tissue in files."""
+
+    SECTION = "background"
+
+    outline_classes: tuple[str, ...] | None = flag(
         nargs="+",
         metavar="NAME",
         help="classes of outlines in GeoJSON that count, as QuPath names them; Ignore* never counts (default: the one "
         "class of the file, else outlines without a class)",
     )
-    return field
-
-
-def outline_origin_flag(default: str | None, described: str) -> str | None:
-    """Return the field of the flag `--outline-origin`.
-
-    Args:
-        default: Origin if the flag is not given.
-        described: The default, as the help describes it.
-    """
-    field: str | None = flag(
-        default,
+    outline_origin: str | None = flag(
         choices=ORIGINS,
         help="where outlines in GeoJSON are counted from, those that are read and those that are written. scanned: the "
         "corner of the scanned area, as in QuPath, for MRXS, SCN, BIF and others that say it; level-0: the corner of "
-        f"level 0 (default: {described})",
+        "level 0 (default: of the run, else scanned)",
     )
-    return field
 
 
 @dataclass(frozen=True, kw_only=True)
-class BackgroundSettings:
+class BackgroundSettings(OutlineSettings):
     """Background of slides that go through the network whole, or in crops."""
 
     SECTION = "background"
@@ -71,5 +63,3 @@ class BackgroundSettings:
         metavar="UM",
         help="micrometres around the tissue that are no background (default: 0)",
     )
-    outline_classes: tuple[str, ...] | None = outline_classes_flag()
-    outline_origin: str | None = outline_origin_flag(None, "of the run, else scanned")

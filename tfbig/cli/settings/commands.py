@@ -11,7 +11,7 @@ from tfbig.cli.settings.background_settings import BackgroundSettings
 from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.settings.flag import PLACE, REQUIRED, SESSION, flag
 from tfbig.cli.settings.run_settings import MemorySettings
-from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings, custom_flag
+from tfbig.cli.settings.slide_settings import CustomCode, PredictSettings, TileSettings
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class DoctorSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedModel:
+class PlannedModel(CustomCode):
     """What is planned."""
 
     model: str = flag(
@@ -67,7 +67,6 @@ class PlannedModel:
     )
     batch_size: int = flag(1, type=types.count, help="images or bags of a batch (default: 1)")
     inference: bool = flag(False, help="plan a prediction instead of a training step")
-    custom: tuple[str, ...] = custom_flag()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +130,7 @@ class ReportSettings:
     max_slides: int = flag(
         MAX_VIEWS,
         type=types.count,
-        help="most slides with a zoomable view: 0.7 MB each, 20 MB all together (default: %(default)s)",
+        help="most slides with a zoomable view: 0.7 MB each, 20 MB all together",
     )
 
 

@@ -6,50 +6,56 @@ from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.flag import PLACE, RESULT, flag
-from tfbig.cli.settings.run_settings import slide_mpp_flag
+from tfbig.cli.settings.flag import GIVEN, PLACE, RESULT, flag
+from tfbig.cli.settings.reader_settings import ReaderSettings
+
+TABLES = {"bags": ("slides", "features"), "images": ("slides",)}
+"""Kinds of data that are a table of slides."""
+SLIDES = {"bags": ("slides",), "images": ("slides",)}
+CLASSES = {"target": ("class",)}
 
 
-def shares_flag() -> tuple[int, int, int]:
-    """Return the field of the flag `--shares`."""
-    field: tuple[int, int, int] = flag(
+@dataclass(frozen=True, kw_only=True)
+class DrawnSplits:
+    """Splits of data that says none, and files that are trusted."""
+
+    SECTION = "data"
+
+    shares: tuple[int, int, int] = flag(
         (70, 10, 20),
         nargs=3,
         type=types.split_share,
         metavar=("TRAIN", "VAL", "TEST"),
-        help="shares of the splits, if neither the table nor another flag splits it (default: 70 10 20)",
+        help="shares of the splits, if neither the table nor another flag splits it",
+        only_if={
+            "bags": ("slides", "features", "folder"),
+            "images": ("slides", "folder", "pictures"),
+        },
     )
-    return field
-
-
-def confine_flag(files: str, folder: str = "--data") -> bool:
-    """Return the field of the flag `--confine`.
-
-    Args:
-        files: The files, for the help: "files of images.csv".
-        folder: The folder that they must be in.
-    """
-    field: bool = flag(
+    confine: bool = flag(
         False,
         kind=PLACE,
-        help=f"refuse {files} that are outside of {folder}, after following links",
+        help="refuse files that are outside of the folder of the data, after following links; for data that you do not "
+        "trust",
     )
-    return field
-
-
-def edge_flag() -> int:
-    """Return the field of the flag `--edge`."""
-    field: int = flag(
-        0,
-        type=types.count_from_zero,
-        help="pixels of tiles that may be left at the right and bottom end of a slide; if there are more, another tile "
-        "ends with the slide (default: 0)",
-    )
-    return field
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitSettings:
+class EdgeSettings:
+    """Tiles at the end of a slide."""
+
+    SECTION = "tiles"
+
+    edge: int = flag(
+        0,
+        type=types.count_from_zero,
+        help="pixels of tiles that may be left at the right and bottom end of a slide; if there are more, another tile "
+        "ends with the slide",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitSettings(DrawnSplits):
     """Slides of a table, and their splits."""
 
     SECTION = "data"
@@ -58,6 +64,7 @@ class SplitSettings:
         exists="folder",
         kind=PLACE,
         path=True,
+        only_if=TABLES,
         metavar="FOLDER",
         help="folder of the slides of slides.csv, searched with subfolders (default: the folder of slides.csv; "
         "paths in its column path win)",
@@ -68,39 +75,37 @@ class SplitSettings:
         path=True,
         metavar="FILE",
         help="splits_0.csv in the format of CLAM: columns train, val, test",
+        only_if=TABLES,
     )
     folds: int | None = flag(
         type=types.count,
         help="number of folds of cross-validation, by case and stratified by label; trains a run for each, in the "
         "folders fold-0, fold-1, ... of --out, and writes the mean and a confidence interval of each metric; the next "
         "fold is for validation (default: no folds)",
+        only_if=TABLES,
     )
     fold: int | None = flag(
         type=types.count_from_zero,
         help="train only the run that tests this fold, from 0 (default: one for each fold)",
+        only_if={"folds": GIVEN},
     )
     group: str | None = flag(
         metavar="COLUMN",
         help="column of the table whose rows with one value are in one fold of --folds, such as the site or the "
         "scanner of a slide (default: folds by case)",
+        only_if={"folds": GIVEN},
     )
-    shares: tuple[int, int, int] = shares_flag()
     eval_split: str = flag(
         "test",
         choices=choices.EVALUATED,
         help="slides of another table that tfbig evaluate uses: those of its split test, or all; never slides that the "
-        "run was trained on (default: test)",
-    )
-    confine: bool = flag(
-        False,
-        kind=PLACE,
-        help="refuse files that are outside of the folder of the table and of --slides, after following links; for "
-        "tables that you do not trust",
+        "run was trained on",
+        only_if=TABLES,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class CohortSettings(SplitSettings):
+class CohortSettings(SplitSettings, ReaderSettings):
     """Slides of a table, their splits, classes and resolution."""
 
     SECTION = "data"
@@ -110,39 +115,26 @@ class CohortSettings(SplitSettings):
         metavar="NAME",
         help="class names, in order (default: the labels of the table, sorted; of several labels, its columns "
         "label_NAME)",
+        only_if={"target": ("class", "multilabel")},
     )
-    mpp: float | None = flag(
-        type=types.positive,
-        help="resolution at which slides are read, in micrometres per pixel",
-    )
-    magnification: float | None = flag(
-        type=types.positive,
-        help="the resolution as a magnification, e.g. 20",
-    )
-    mpp_of: str | None = flag(
-        exists="file",
-        kind=PLACE,
-        path=True,
-        metavar="FILE",
-        help="CSV file with columns wsi,mpp: micrometres per pixel of slides without a pixel size",
-    )
-    slide_mpp: float | None = slide_mpp_flag(RESULT)
-    reader: str | None = flag(
-        choices=choices.READERS,
-        help="library that reads the slides (default: by format)",
-    )
+    level: int | None = flag(only_if=SLIDES)
+    mpp: float | None = flag(only_if=SLIDES)
+    magnification: float | None = flag(only_if=SLIDES)
+    mpp_of: str | None = flag(only_if=SLIDES)
+    slide_mpp: float | None = flag(kind=RESULT, only_if=SLIDES)
+    reader: str | None = flag(kind=RESULT, only_if=SLIDES)
     stain: str = flag(
         "none",
         choices=choices.STAINS,
         help="map the colours of each slide to common ones, by statistics of its tissue; predict and evaluate do the "
-        "same (default: %(default)s)",
+        "same",
+        only_if=SLIDES,
     )
     stain_jitter: float = flag(
         0.0,
         type=types.share,
         metavar="SIGMA",
-        help="random stains of training images (HED jitter), the same for a whole slide or bag, drawn again in every "
-        "epoch; published: 0.05 (default: 0)",
+        help="random stains of training images (HED jitter), the same for a slide or bag; published: 0.05",
     )
 
 
@@ -172,14 +164,16 @@ class BagKindSettings:
         kind=PLACE,
         path=True,
         metavar="FOLDER",
-        help="--bags features: folder with SLIDE.h5 or SLIDE.pt, searched with subfolders, of tfbig features, TRIDENT "
+        only_if={"bags": ("features",)},
+        help="folder with SLIDE.h5 or SLIDE.pt, searched with subfolders, of tfbig features, TRIDENT "
         "(features_ENCODER), CLAM (with h5_files or pt_files) or STAMP (default: column path of the table, else "
         "the folder of the table)",
     )
     feature_width: int | None = flag(
         type=types.count,
         metavar="N",
-        help="--bags features: number of features of a tile; files with another number are skipped (default: that of "
+        only_if={"bags": ("features",)},
+        help="number of features of a tile; files with another number are skipped (default: that of "
         "the first file)",
     )
 
@@ -188,7 +182,7 @@ class BagKindSettings:
 class TileSettings:
     """Tiles of slides as instances."""
 
-    SECTION = "data"
+    SECTION = "tiles"
 
     tile: int | None = flag(
         type=types.count,
@@ -200,28 +194,18 @@ class TileSettings:
         path=True,
         metavar="FOLDER",
         help="folder with SLIDE.h5 of tfbig tile, CLAM or TRIDENT (default: find tiles as tfbig tile does)",
+        only_if=SLIDES,
     )
     tissue: str = flag(
         "colour",
         choices=choices.TISSUE,
-        help="how tissue is found without --coords, as in tfbig tile (default: colour)",
+        help="how tissue is found without --coords, as in tfbig tile",
+        only_if=SLIDES,
     )
     min_tissue: float | None = flag(
         type=types.share,
         help="smallest share of tissue in a tile, 0 to 1 (default: that of --coords, else 0.6)",
-    )
-    edge: int = edge_flag()
-
-
-@dataclass(frozen=True, kw_only=True)
-class TileLevelSettings:
-    """Pyramid level of tiles."""
-
-    SECTION = "data"
-
-    level: int | None = flag(
-        type=types.count_from_zero,
-        help="resolution as a pyramid level instead, 0 is the finest (default: that of --coords, else --mpp 0.5)",
+        only_if=SLIDES,
     )
 
 
@@ -229,13 +213,18 @@ class TileLevelSettings:
 class InstanceSettings:
     """Selection and augmentation of the instances of a bag."""
 
-    SECTION = "data"
+    SECTION = "tiles"
 
-    foreground: float | None = flag(
+    min_grey: float | None = flag(
+        was=("foreground",),
         type=types.share,
         help="drop tiles with a smaller share of pixels with grey values from 3 to 230 (default: keep all)",
     )
-    fill: bool = flag(False, help="fill up training bags smaller than --sample with white tiles")
+    fill: bool = flag(
+        False,
+        help="fill up training bags smaller than --sample with white tiles",
+        only_if={"sample": GIVEN},
+    )
     augment: bool = flag(
         False,
         help="random blur, colours, flips and rotations, the same for all instances of a bag",
@@ -253,16 +242,20 @@ class InstanceSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BagSettings(
-    BagKindSettings, TileSettings, CohortSettings, TileLevelSettings, InstanceSettings
-):
+class BagSettings(BagKindSettings, CohortSettings, TileSettings, EdgeSettings, InstanceSettings):
     """Bags of `--task mil`."""
 
     SECTION = "data"
 
-    classes: int | None = flag(
+    level: int | None = flag(
+        help="resolution as a pyramid level instead, 0 is the finest (default: that of --coords, else --mpp 0.5)"
+    )
+    edge: int = flag(0, only_if=SLIDES)
+    num_classes: int | None = flag(
+        was=("classes",),
         type=types.count,
         help="number of classes of bags.csv, if labels are numbers (default: the largest label + 1)",
+        only_if=CLASSES,
     )
 
 
@@ -304,15 +297,13 @@ class ImageFileSettings:
         False,
         help="keep the aspect of images that --side scales: the shorter side gets --side / 0.95 pixels, and the "
         "middle is used",
+        only_if={"side": GIVEN},
     )
-    level: int = flag(
-        0,
-        type=int,
-        help="pyramid level of slides; 0 is full resolution (default: 0)",
-    )
-    classes: int | None = flag(
+    num_classes: int | None = flag(
+        was=("classes",),
         type=types.count,
         help="number of classes of images.csv, if labels are numbers (default: the largest label + 1)",
+        only_if=CLASSES,
     )
     augment: str | None = flag(
         choices=choices.AUGMENTATIONS,
@@ -324,3 +315,5 @@ class ImageFileSettings:
 @dataclass(frozen=True, kw_only=True)
 class ImageDataSettings(ImageKindSettings, ImageFileSettings, CohortSettings):
     """Images of `--task images`."""
+
+    level: int = 0

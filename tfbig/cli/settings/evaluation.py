@@ -2,88 +2,126 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from tfbig.choices import CONFIG
 from tfbig.cli import paths
-from tfbig.cli.settings import flag_errors, training, yaml_flags
-from tfbig.cli.settings.run_settings import RunSettings
+from tfbig.cli.settings import help_text, parser, training, yaml_flags
+from tfbig.cli.settings.flag import Flag, flags_of, with_dashes
+from tfbig.cli.settings.merge import Layer
 from tfbig.cli.settings.series import members
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.errors import SourceError
+from tfbig.tasks import DEFAULT, TASKS
 
-HELP = """usage: tfbig evaluate RUN [FLAGS]
-
-RUN is a run folder of train, or a folder of its --seeds or --folds, of which all are evaluated. FLAGS are flags of
-tfbig train; they win over --config, and that over the settings of the run. With other data, --data, all its slides
-or images are evaluated, or those with split "test" if its table has a column split and --eval-split is not all, but
-never slides that the run was trained on. Results go to --out (default: RUN/evaluation-<date>-<time>). Example:
-  tfbig evaluate runs/mine --data other/slides.csv --slides OTHER --out results"""
+PROG = "tfbig evaluate"
+ABOUT_RUN = (
+    "run folder of train, or a folder of its --seeds or --folds, of which all are evaluated; after it, --help has the "
+    "flags of its task"
+)
+ABOUT_FLAGS = (
+    "Flags win over --config, and that over the settings of the run. With other data, --data, all its slides or images "
+    'are evaluated, or those with split "test" if its table has a column split and --eval-split is not all, but never '
+    "slides that the run was trained on."
+)
+EXAMPLE = "Example: tfbig evaluate runs/mine --data other/slides.csv --slides OTHER --out results"
+RUN = Flag("run", None, "str", "", help=ABOUT_RUN, positional=True, metavar="RUN")
 DATA_SETTINGS = ("slides", "coords", "splits", "folds", "fold", "group")
 """Settings that belong to the data of the run, not to another --data."""
-SPLIT_FLAGS = ("--splits", "--folds", "--fold", "--group")
+SPLIT_FLAGS = ("splits", "folds", "fold", "group")
+SECTIONS = ("network", "optimisation", "patches")
+"""Sections of flags that are only for training."""
 
 
 def parse(argv: Sequence[str], about: str) -> TrainSettings:
-    """Return the settings of a command line `RUN FLAGS`.
+    """Return the settings of a command line `RUN FLAGS`; print the help and exit if it asks for it.
 
     Args:
         argv: The command line.
         about: What the command does, for its help.
 
     Raises:
-        FlagError: There is no such folder.
+        FlagError: There is no such folder, or a flag is wrong.
         SourceError: `RUN` is not a run folder, or a flag is only for training.
     """
-    if not argv or argv[0].startswith("-"):
-        print(f"{about}\n\n{HELP}")
-        raise SystemExit(0 if argv[:1] in (["--help"], ["-h"]) else 2)
-    run, *flags = argv
+    run = "" if not argv or argv[0].startswith("-") else argv[0]
+    if not run and parser.asks_for_help(argv):
+        print(page(argv, about, DEFAULT))
+        raise SystemExit(0)
+    if not run:
+        raise paths.FlagError(
+            f"RUN is missing: the run folder comes first. `{PROG} --help` has more."
+        )
     paths.check_path(run, run, "folder")
+    saved = _saved(run)
+    task = training.task_of([saved], PROG)
+    if parser.asks_for_help(argv):
+        print(page(argv, about, task))
+        raise SystemExit(0)
+    given = training.read(argv[1:], task, PROG)
+    _check_flags(given)
+    config = given.values.get("config") or []
+    recipe = [yaml_flags.layer_of(file) for file in config]
+    evaluated = {
+        "test_only": run,
+        "out": str(Path(run) / f"evaluation-{time.strftime('%Y%m%d-%H%M%S')}"),
+    }
+    layers = [_without_replaced(saved, given), *recipe, Layer({**evaluated, **given.values})]
+    return training.merged(training.task_of(layers, PROG), layers, PROG)
+
+
+def page(argv: Sequence[str], about: str, task: str) -> str:
+    """Return the help: the flags of a task that an evaluation may change."""
+    flags = {
+        name: flag
+        for name, flag in flags_of(TASKS[task].settings_class()).items()
+        if flag.section not in SECTIONS and name not in (*SPLIT_FLAGS, "task", "test_only")
+    }
+    values = {name: parser.given(argv, name) for name in flags}
+    values = {name: value for name, value in values.items() if value is not None}
+    return help_text.page(
+        f"{PROG} RUN [FLAGS]", f"{about} {ABOUT_FLAGS}", {"run": RUN, **flags}, EXAMPLE, values
+    )
+
+
+def _saved(run: str) -> Layer:
+    """Return the settings of a run; of a series, those of its first run, which has what its data decided.
+
+    Raises:
+        SourceError: It is no run folder.
+    """
     config = Path(run) / CONFIG
     if not config.exists():
         raise SourceError(f"{run}: is not a run folder of train; expected one with {CONFIG}.")
-    names = [flag.partition("=")[0].replace("_", "-") for flag in flags]
-    _check_flags(names)
-    values = yaml_flags.read_yaml(config)
-    if several := members(
-        values, str(config)
-    ):  # the first run has the settings that its data decided
-        values = yaml_flags.read_yaml(several[0].folder(run) / CONFIG)
-    values.pop("encoder_weights", None)  # the run has weights of its own
-    if "--data" in names:
-        values = {key: value for key, value in values.items() if key not in DATA_SETTINGS}
-    if "--leave-out" in names:  # each says in its own way where background is
-        values.pop("tissue", None)
-    if "--tissue" in names:
-        values.pop("leave_out", None)
-    if "--out" not in names:
-        flags += ["--out", str(Path(run) / f"evaluation-{time.strftime('%Y%m%d-%H%M%S')}")]
-    tokens = yaml_flags.tokens_of(values, config, RunSettings)
-    recipe, flags = _of_config_file(flags)
-    return training.parse([*tokens, *recipe, "--test-only", run, *flags], "tfbig evaluate")
+    layer = yaml_flags.layer_of(config)
+    if several := members(layer.values, str(config)):
+        return yaml_flags.layer_of(several[0].folder(run) / CONFIG)
+    return layer
 
 
-def _of_config_file(flags: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the flags of the file of `--config`, and the other flags."""
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--config", metavar="FILE")
-    flag_errors.shorten(first, {"--config": {"metavar": "FILE"}})
-    given, others = first.parse_known_args(flags)
-    return yaml_flags.read_tokens(given.config, RunSettings) if given.config else [], others
+def _without_replaced(saved: Layer, given: Layer) -> Layer:
+    """Return the settings of a run without those that flags of an evaluation stand for."""
+    replaced = {"encoder_weights"}  # the run has weights of its own
+    if "data" in given.values:
+        replaced |= {*DATA_SETTINGS}
+    if "leave_out" in given.values:  # each says in its own way where background is
+        replaced |= {"tissue"}
+    if "tissue" in given.values:
+        replaced |= {"leave_out"}
+    kept = {name: value for name, value in saved.values.items() if name not in replaced}
+    return Layer(kept, saved.file, is_run=True)
 
 
-def _check_flags(names: Sequence[str]) -> None:
+def _check_flags(given: Layer) -> None:
     """Check that no flag is about splits.
 
     Raises:
         SourceError: One is.
     """
-    splitting = [name for name in names if name in SPLIT_FLAGS]
-    if splitting:
-        raise SourceError(
-            f"{splitting[0]}: is only for training. Choose test slides with a column split in the table."
-        )
+    for name in SPLIT_FLAGS:
+        if name in given.values:
+            raise SourceError(
+                f"{with_dashes(name)}: is only for training. Choose test slides with a column split in the table."
+            )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -37,103 +37,134 @@ REQUIRED: Any = MISSING
 """Default of a flag that must be given."""
 
 
+class Unless(tuple[Any, ...]):
+    """Values of another flag with which a flag does not apply."""
+
+
+GIVEN = Unless((None, False))
+"""A flag applies if the other one is given."""
+Conditions = Mapping[str, tuple[Any, ...]]
+"""Values of other flags: those with which a flag applies, or `Unless` those with which it does not."""
+
+
 @dataclass(frozen=True)
 class Flag:
     """A flag of the command line.
 
     Attributes:
-        help: Help text; `%(default)s` is replaced.
-        kind: What the flag is.
+        name: Name of the field.
+        default: Value if the flag is not given; `REQUIRED` if it must be.
+        annotation: Type of the field, as it is written.
+        section: Title of its group in the help.
+        help: What it is. The help adds the default, unless the text says it.
+        kind: Whether it is saved and may change.
         path: Whether the value is a path, which is saved as an absolute one.
         exists: What the value must be on disk: "file", "folder", "file or folder", or "" if it is no path that is read.
         positional: Whether it has no name on the command line.
         interchangeable: Values with the same results; a resumed run may change from one to another.
         words: Values that are no paths, of a flag whose value is else a path.
-        options: Arguments of `argparse`: `type`, `choices`, `nargs`, `metavar`.
+        type: Function that parses the text of a value; None for text.
+        choices: The values that can be chosen; the meaning of each if it is a mapping.
+        nargs: How many values: None for one, a number, "+", "*", or "?" for a positional one that may be missing.
+        metavar: What the help calls the value, or each of several.
+        only_if: The flag applies only with these values of others.
+        was: Former names, which files may hold.
     """
 
-    help: str
-    kind: Kind
-    path: bool
-    exists: str
-    positional: bool
-    interchangeable: tuple[str, ...]
-    words: tuple[str, ...]
-    options: Mapping[str, Any]
+    name: str
+    default: Any
+    annotation: str
+    section: str = ""
+    help: str = ""
+    kind: Kind = RESULT
+    path: bool = False
+    exists: str = ""
+    positional: bool = False
+    interchangeable: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    type: Callable[[str], Any] | None = None
+    choices: Sequence[Any] | Mapping[str, str] | None = None
+    nargs: int | str | None = None
+    metavar: str | tuple[str, ...] | None = None
+    only_if: Conditions = field(default_factory=dict)
+    was: tuple[str, ...] = ()
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether the flag has no value on the command line."""
+        options = (self.type, self.choices, self.nargs)
+        return self.default is False and not any(each is not None for each in options)
+
+    @property
+    def shown(self) -> str:
+        """The flag as it is typed, or what the help calls a positional value."""
+        if not self.positional:
+            return with_dashes(self.name)
+        return self.metavar if isinstance(self.metavar, str) else self.name
 
 
-def flag(
-    default: Any = None,
-    *,
-    help: str,
-    kind: Kind = RESULT,
-    path: bool = False,
-    exists: str = "",
-    positional: bool = False,
-    interchangeable: tuple[str, ...] = (),
-    words: tuple[str, ...] = (),
-    **options: Any,
-) -> Any:
-    """Return the field of a flag; without options and with default False, it is a switch.
+def flag(default: Any = None, **declared: Any) -> Any:
+    """Return the field of a flag.
+
+    A class that declares a flag of a class above it again gives what differs only, and if that is the default, needs
+    no call: `lr: float = 0.01`.
 
     Args:
         default: Value if the flag is not given; `REQUIRED` if it must be.
-        help: See `Flag`.
-        kind: See `Flag`.
-        path: See `Flag`.
-        exists: See `Flag`.
-        positional: See `Flag`.
-        interchangeable: See `Flag`.
-        words: See `Flag`.
-        **options: See `Flag`.
+        **declared: Attributes of `Flag` from `section` on.
     """
-    declared = Flag(help, kind, path, exists, positional, interchangeable, words, options)
-    return field(default=default, metadata={"flag": declared})
+    return field(default=default, metadata=declared)
 
 
-def redeclared(
-    settings: type, name: str, default: Any, help: str | None = None, **options: Any
-) -> Any:
-    """Return the field of a flag of another settings class with another default.
+def with_dashes(name: str) -> str:
+    """Return `batch_size` as `--batch-size`."""
+    return f"--{name.replace('_', '-')}"
 
-    Args:
-        settings: Class that declares the flag.
-        name: Name of its field.
-        default: Default.
-        help: Help text, if it differs.
-        **options: Arguments of `argparse` that differ, see `Flag`.
+
+def flags_of(settings: type) -> Mapping[str, Flag]:
+    """Return the flags of a settings class by name, in the order of the help: those of the base classes first.
+
+    The section of a flag, if it says none, and the condition `ONLY_IF` of all flags of a class are those of the class
+    that first declares the flag.
     """
-    declared: Flag = flags_of(settings)[name]
-    options = {**declared.options, **options}
-    other = replace(declared, help=help or declared.help, options=options)
-    return field(default=default, metadata={"flag": other})
+    flags = {}
+    for name in _names(settings):
+        classes = [each for each in reversed(settings.__mro__) if name in _own(each)]
+        declared: dict[str, Any] = {}
+        for each in classes:
+            declared |= _fields(each)[name].metadata
+        whole, first = _fields(settings)[name], classes[0]
+        declared["only_if"] = {**vars(first).get("ONLY_IF", {}), **declared.get("only_if", {})}
+        declared.setdefault(
+            "section", getattr(first, "SECTION", "") or getattr(settings, "SECTION", "")
+        )
+        flags[name] = Flag(name, whole.default, str(whole.type), **declared)
+    return flags
 
 
-def sections_of(settings: type) -> dict[str, str]:
-    """Return the section of the help of each flag: the first `SECTION` from the class that declares it upwards.
-
-    Flags are in the order of the help: those of the base classes first. A flag that a class declares again keeps its
-    place.
-    """
-    sections: dict[str, str] = {}
+def _names(settings: type) -> dict[str, None]:
+    """Return the names of the flags in order, as the keys of a dictionary."""
+    names: dict[str, None] = {}
     for base in settings.__bases__:
-        for name, section in sections_of(base).items():
-            sections.setdefault(name, section)
-    for name in vars(settings).get("__annotations__", {}):
-        sections.setdefault(name, "")
-    title = vars(settings).get("SECTION", "")
-    return {name: section or title for name, section in sections.items()}
+        names |= _names(base)
+    return names | dict.fromkeys(_own(settings))
 
 
-def fields_of(settings: type) -> dict[str, Field[Any]]:
-    """Return the fields of a settings class by name, in the order of the help."""
-    by_name = {each.name: each for each in fields(settings)}
-    return {name: by_name[name] for name in sections_of(settings)}
+def _own(settings: type) -> Mapping[str, Any]:
+    """Return the fields that a class declares itself: `SECTION` and `ONLY_IF` are none."""
+    own: Mapping[str, Any] = vars(settings).get("__annotations__", {})
+    return {name: each for name, each in own.items() if not str(each).startswith("ClassVar")}
 
 
-def flags_of(settings: type) -> dict[str, Flag]:
-    """Return the flags of a settings class by the name of their fields."""
-    return {name: each.metadata["flag"] for name, each in fields_of(settings).items()}
+def _fields(settings: Any) -> dict[str, Field[Any]]:
+    """Return the fields of a settings class by name."""
+    return {each.name: each for each in fields(settings)}
+
+
+def with_current_names(values: Mapping[Any, Any], settings: type) -> dict[Any, Any]:
+    """Return the values of a file by the names that their settings have now."""
+    now = {old: name for name, each in flags_of(settings).items() for old in each.was}
+    return {now.get(name, name): value for name, value in values.items()}
 
 
 def to_save(settings: Any) -> dict[str, Any]:

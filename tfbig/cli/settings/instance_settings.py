@@ -7,68 +7,15 @@ from dataclasses import dataclass
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.channel_settings import ChannelSettings
-from tfbig.cli.settings.data_settings import confine_flag, shares_flag
-from tfbig.cli.settings.flag import PLACE, flag, redeclared
+from tfbig.cli.settings.data_settings import DrawnSplits
+from tfbig.cli.settings.flag import PLACE, flag
 from tfbig.cli.settings.run_settings import (
     UNIFIED,
     MachineSettings,
     RunSettings,
-    SeedSettings,
-    evaluated_run_flag,
-    mode_flag,
-    task_flag,
+    TaskSettings,
 )
-from tfbig.cli.settings.training_settings import (
-    KeepSettings,
-    OptimizerSettings,
-    ScheduleSettings,
-    batch_size_flag,
-    epochs_flag,
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class InstanceTask:
-    """Task, mode and data of `--task instances`."""
-
-    SECTION = "data"
-
-    task: str = task_flag("instances")
-    mode: str = mode_flag(
-        {
-            "offload": "strip by strip where an image needs it, images stored in host memory or on disk",
-            "device": "plain Keras, same data and seed",
-            "unified": UNIFIED,
-        }
-    )
-    data: str | None = flag(
-        exists="folder",
-        kind=PLACE,
-        path=True,
-        metavar="FOLDER",
-        help="folder of images (TIFF, OME-Zarr, PNG, ...) with masks/NAME.* or NAME_masks.* of the same size for "
-        "NAME.*, where each instance has a number of its own and 0 is background, as Cellpose and StarDist use them; "
-        "or with a table images.csv: columns image, mask, and split (train, val, test) or patient",
-    )
-    shares: tuple[int, int, int] = shares_flag()
-    confine: bool = confine_flag("files of images.csv")
-    crops: int | None = flag(
-        type=types.count,
-        help="number of crops of an epoch, from each training image in turn, at random places (default: one of each "
-        "image, or as many as cover all images)",
-    )
-    crop: str = flag(
-        "256x256",
-        type=types.crop_of_32,
-        metavar="HxW",
-        help="rows x columns of a crop in pixels, multiples of 32 (default: %(default)s)",
-    )
-    augment: str = flag(
-        "flips",
-        choices=choices.CROP_AUGMENTATIONS,
-        help="augmentation of crops. flips: of rows and columns, and quarter turns of square crops; intensities: that, "
-        "and brighter, darker, more or less contrast of each channel (default: %(default)s)",
-    )
+from tfbig.cli.settings.training_settings import TrainingSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,50 +27,76 @@ class InstanceNetwork:
     filters: int = flag(
         16,
         type=types.count,
-        help="channels of the first level of the U-Net; each further level has twice as many (default: %(default)s)",
+        help="channels of the first level of the U-Net; each further level has twice as many",
     )
     depth: int = flag(
         3,
         type=types.up_to_five,
-        help="number of times that the U-Net halves rows and columns, 1 to 5 (default: %(default)s)",
+        help="number of times that the U-Net halves rows and columns, 1 to 5",
     )
     threshold: float = flag(
         0.5,
         type=types.share,
-        help="probability of foreground above which a pixel is part of an instance (default: %(default)s)",
+        help="probability of foreground above which a pixel is part of an instance",
     )
     marker_threshold: float = flag(
         0.5,
         type=types.share,
         help="distance from the border of an instance, as a share of the largest one, above which a pixel is part of "
-        "its marker: an instance grows from each marker (default: %(default)s)",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class InstanceTraining(OptimizerSettings, ScheduleSettings, KeepSettings):
-    """Training of `--task instances`."""
-
-    SECTION = "training"
-
-    epochs: int = epochs_flag(50)
-    batch_size: int = batch_size_flag(4, "crops of a step")
-    monitor: str = redeclared(KeepSettings, "monitor", "loss", choices=["loss"])
-    test_only: str | None = evaluated_run_flag(
-        "the test images, or on all images of another folder without splits"
+        "its marker: an instance grows from each marker",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceSettings(
-    InstanceTask,
+    TaskSettings,
+    DrawnSplits,
     ChannelSettings,
     InstanceNetwork,
-    InstanceTraining,
-    SeedSettings,
+    TrainingSettings,
     MachineSettings,
     RunSettings,
 ):
     """Train a U-Net to tell instances apart, such as nuclei or cells, in images of any size."""
 
+    SECTION = "data"
     EXAMPLE = "--task instances --data nuclei --out runs/nuclei"
+
+    task: str = "instances"
+    mode: str = flag(
+        "offload",
+        choices={
+            "offload": "strip by strip where an image needs it, images stored in host memory or on disk",
+            "device": "plain Keras, same data and seed",
+            "unified": UNIFIED,
+        },
+    )
+    data: str | None = flag(
+        exists="folder",
+        kind=PLACE,
+        path=True,
+        metavar="FOLDER",
+        help="folder of images (TIFF, OME-Zarr, PNG, ...) with masks/NAME.* or NAME_masks.* of the same size for "
+        "NAME.*, where each instance has a number of its own and 0 is background, as Cellpose and StarDist use them; "
+        "or with a table images.csv: columns image, mask, and split (train, val, test) or patient",
+    )
+    crops: int | None = flag(
+        type=types.count,
+        help="number of crops of an epoch, from each training image in turn, at random places (default: one of each "
+        "image, or as many as cover all images)",
+    )
+    crop: str = flag(
+        "256x256",
+        type=types.crop_of_32,
+        metavar="HxW",
+        help="rows x columns of a crop in pixels, multiples of 32",
+    )
+    augment: str = flag(
+        "flips",
+        choices=choices.CROP_AUGMENTATIONS,
+        help="augmentation of crops. flips: of rows and columns, and quarter turns of square crops; intensities: that, "
+        "and brighter, darker, more or less contrast of each channel",
+    )
+    epochs: int = 50
+    batch_size: int = flag(4, help="crops of a step")
+    monitor: str = flag("loss", choices=["loss"])

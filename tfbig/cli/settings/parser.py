@@ -1,94 +1,108 @@
-"""Parsers of the command line, built from settings classes."""
+"""Reader of the command line: words become the values of flags, as text."""
 
 from __future__ import annotations
 
-import argparse
-import re
-from collections.abc import Sequence
-from dataclasses import MISSING
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from tfbig.cli.paths import FlagError
 from tfbig.cli.settings import flag_errors
-from tfbig.cli.settings.flag import Flag, fields_of, flags_of, sections_of
+from tfbig.cli.settings.flag import Flag, with_dashes
 
-S = TypeVar("S")
+HELP = ("-h", "--help")
 
 
-def add_flags(parser: argparse.ArgumentParser, settings: type) -> None:
-    """Add the flags of a settings class to a parser, in the sections of its help.
+def asks_for_help(argv: Sequence[str]) -> bool:
+    """Whether a command line asks for help."""
+    return any(word in HELP for word in argv)
 
-    Args:
-        parser: The parser, whose errors are one line from now on.
-        settings: Settings class.
+
+def read(argv: Sequence[str], flags: Mapping[str, Flag]) -> dict[str, Any]:
+    """Return the values of a command line by the name of their flag: `True` of a switch, text, or lists of text.
+
+    How many values a flag has decides how many words are its own; whether they are too few is checked later, with the
+    values of files. Of a flag that is given twice, the last one counts.
+
+    Raises:
+        FlagError: There are words that belong to no flag, or flags that there are not.
     """
-    groups: dict[str, Any] = {"": parser}
-    sections, arguments = sections_of(settings), {}
-    for name, field in fields_of(settings).items():
-        title = sections[name]
-        if title not in groups:
-            groups[title] = parser.add_argument_group(title)
-        declared: Flag = field.metadata["flag"]
-        names, options = _argument(name, declared, field.default)
-        groups[title].add_argument(*names, help=declared.help, **options)
-        shown = options.get("metavar", names[0]) if declared.positional else names[0]
-        arguments[shown] = {"help": declared.help, **options}
-    flag_errors.shorten(parser, arguments)
+    values: dict[str, Any] = {}
+    loose: list[str] = []
+    unknown: list[str] = []
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        if not _is_flag(word):
+            loose.append(word)
+            continue
+        name, equals, text = word.partition("=")
+        found = flags.get(_field(name))
+        if found is None or found.positional:
+            unknown += [word, *_taken(words, len(words))]
+        elif equals:
+            values[found.name] = [text]
+        elif found.is_switch:
+            values[found.name] = True
+        else:
+            values[found.name] = _taken(words, _most(found))
+    loose = _place(loose, [each for each in flags.values() if each.positional], values)
+    if unknown or loose:
+        raise FlagError(_unknown([*unknown, *loose], flags))
+    return values
 
 
-def parse(parser: argparse.ArgumentParser, settings: type[S], argv: Sequence[str]) -> S:
-    """Parse the flags of a settings class, which the parser has; exit if they are wrong.
-
-    Args:
-        parser: Parser with the flags of the class.
-        settings: Settings class.
-        argv: The command line.
-    """
-    namespace, unknown = parser.parse_known_args(argv)
-    refuse(parser, unknown)
-    return from_namespace(settings, namespace)
+def given(argv: Sequence[str], name: str) -> str | None:
+    """Return the value of a flag in a command line, before it is known which other flags there are."""
+    last = None
+    for place, word in enumerate(argv):
+        flag, equals, text = word.partition("=")
+        if _is_flag(word) and _field(flag) == name:
+            following = argv[place + 1 : place + 2]
+            last = text if equals else next(iter(following), None)
+    return last
 
 
-def refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
-    """Exit if there are arguments that the parser does not know, and name the flags that are most like them.
-
-    Args:
-        parser: The parser.
-        unknown: The arguments.
-    """
-    if unknown:
-        known = re.findall(r"--[a-z0-9-]+", parser.format_usage())
-        flag_errors.unknown(parser, unknown, known)
+def _is_flag(word: str) -> bool:
+    return word.startswith("--") and len(word) > 2
 
 
-def from_namespace(settings: type[S], namespace: argparse.Namespace) -> S:
-    """Return the settings that a parser read."""
-    values = vars(namespace)
-    flags = flags_of(settings)
-    return settings(**{name: _value(declared, values[name]) for name, declared in flags.items()})
+def _field(word: str) -> str:
+    """Return `--batch-size` as `batch_size`."""
+    return word.removeprefix("--").replace("-", "_")
 
 
-def with_dashes(token: str) -> str:
-    """Return `--batch_size=4` as `--batch-size=4`."""
-    name, equals, value = token.partition("=")
-    return name.replace("_", "-") + equals + value if token.startswith("--") else token
+def _most(flag: Flag) -> int | None:
+    """Return the largest number of values of a flag; None for any number."""
+    if isinstance(flag.nargs, int):
+        return flag.nargs
+    return None if flag.nargs in ("+", "*") else 1
 
 
-def _argument(name: str, declared: Flag, default: Any) -> tuple[list[str], dict[str, Any]]:
-    """Return the names and options of an argument of argparse."""
-    options = dict(declared.options)
-    required = default is MISSING
-    if declared.positional:
-        return [name], options if required else options | {"default": default}
-    if default is False and not options:
-        options["action"] = "store_true"
-    options |= {"required": True} if required else {"default": default}
-    return [f"--{name.replace('_', '-')}"], options
+def _taken(words: list[str], most: int | None) -> list[str]:
+    """Remove the words up to the next flag from a command line, and return them."""
+    taken: list[str] = []
+    while words and not _is_flag(words[0]) and (most is None or len(taken) < most):
+        taken.append(words.pop(0))
+    return taken
 
 
-def _value(declared: Flag, value: Any) -> Any:
-    """Return a value that cannot change; a space before "-" only kept it from being taken for a flag."""
-    if not isinstance(value, list):
-        return value
-    if declared.positional:
-        return tuple(value)
-    return tuple(v[1:] if str(v).startswith(" -") else v for v in value)
+def _place(loose: list[str], positional: Sequence[Flag], values: dict[str, Any]) -> list[str]:
+    """Give words to the positional flags in order, and return those that are left."""
+    for each in positional:
+        most = _most(each)
+        taken, loose = loose[:most], loose[len(loose[:most]) :]
+        if taken:
+            values[each.name] = taken
+    return loose
+
+
+def _unknown(words: Sequence[str], flags: Mapping[str, Flag]) -> str:
+    """Return that words are unknown, and the flags that are most like them."""
+    names = [word.partition("=")[0] for word in words if _is_flag(word)]
+    renamed = {with_dashes(old): each for each in flags.values() for old in each.was}
+    for name in names:
+        if name.replace("_", "-") in renamed:
+            return f"{name} is now {renamed[name.replace('_', '-')].shown}."
+    known = [each.shown for each in flags.values() if not each.positional]
+    hint = flag_errors.did_you_mean(names, known)
+    return f"unrecognized arguments: {' '.join(words)}.{hint}"

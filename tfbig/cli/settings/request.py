@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tfbig import __version__
 from tfbig.cli import paths
-from tfbig.cli.settings import evaluation, flag_errors, parser, training, yaml_flags
+from tfbig.cli.settings import (
+    evaluation,
+    flag_errors,
+    help_text,
+    merge,
+    parser,
+    training,
+    yaml_flags,
+)
 from tfbig.cli.settings.commands import COMMANDS, Command
+from tfbig.cli.settings.flag import flags_of
+from tfbig.cli.settings.merge import Layer
 
 EXIT_CODES = "Exit codes: 0: success; 1: error; 2: wrong flags; 3: some files failed (see failed.csv) or are missing."
+ABOUT = "Tile whole-slide images, train networks on them and predict."
 
 
 @dataclass(frozen=True)
@@ -31,70 +41,75 @@ class Request:
 
 
 def parse(argv: Sequence[str], prog: str = "tfbig") -> Request:
-    """Return the request of a command line `COMMAND FLAGS`; exit if it asks for help or if flags are wrong.
+    """Return the request of a command line `COMMAND FLAGS`; print the help and exit if it asks for it.
 
     Args:
         argv: The command line.
         prog: Name of the program in help and errors.
 
     Raises:
-        FlagError: A path does not exist, or is of the wrong kind, or `--out` cannot be created; training checks its
-            paths later.
+        FlagError: A flag is wrong, a path does not exist, or is of the wrong kind, or `--out` cannot be created;
+            training checks its paths later.
         SourceError: The run that `tfbig evaluate` names does not exist, or a flag is only for training.
     """
-    name, flags = (argv[0], argv[1:]) if argv else ("", [])
+    name, flags = _name(argv, prog), argv[1:]
+    command, whole = COMMANDS[name], prog if prog.endswith(".py") else f"{prog} {name}"
     if name == "train":
-        whole = prog if prog.endswith(".py") else f"{prog} train"
-        return Request(name, COMMANDS[name], training.parse(flags, whole))
+        return Request(name, command, training.parse(flags, whole))
     if name == "evaluate":
-        command = COMMANDS[name]
         return Request(name, command, evaluation.parse(flags, command.about))
-    main, commands = _parser(prog)
-    namespace, unknown = main.parse_known_args(_with_config(argv))
-    parser.refuse(commands[namespace.command], unknown)
-    command = COMMANDS[namespace.command]
-    assert command.settings is not None
-    settings: Any = parser.from_namespace(command.settings, namespace)
+    settings = _settings(command, flags, whole)
     paths.check(settings)
     if getattr(settings, "out", None) and not getattr(settings, "dry_run", False):
         paths.check_results(settings.out, paths.inputs_of(settings))
-    return Request(namespace.command, command, settings)
+    return Request(name, command, settings)
 
 
-def _parser(prog: str) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """Return the parser of all commands but those whose flags depend on `--task`, and that of each command."""
-    whole = argparse.ArgumentParser(
-        prog=prog,
-        description="Tile whole-slide images, train networks on them and predict.",
-        epilog=EXIT_CODES,
-        allow_abbrev=False,
+def _name(argv: Sequence[str], prog: str) -> str:
+    """Return the name of the command; print what the program prints about itself, and exit, if it is asked for it.
+
+    Raises:
+        FlagError: There is no such command.
+    """
+    name = next(iter(argv), "")
+    if name in (*parser.HELP, "--version"):
+        print(f"tfbig {__version__}" if name == "--version" else page(prog))
+        raise SystemExit(0)
+    with flag_errors.listed_by(prog):
+        if not name:
+            raise paths.FlagError("COMMAND is missing: what to do.")
+        if name not in COMMANDS:
+            raise paths.FlagError(flag_errors.no_choice("COMMAND", name, COMMANDS))
+    return name
+
+
+def page(prog: str) -> str:
+    """Return the help of the program."""
+    commands = [
+        line for name, command in COMMANDS.items() for line in help_text.entry(name, command.about)
+    ]
+    return "\n\n".join(
+        [
+            f"usage: {prog} COMMAND [FLAGS]",
+            ABOUT,
+            "\n".join(["commands:", *commands]),
+            f"`{prog} COMMAND --help` lists the flags of a command; `{prog} --version` prints the version.",
+            help_text.wrapped(EXIT_CODES),
+        ]
     )
-    whole.add_argument("--version", action="version", version=f"tfbig {__version__}")
-    commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, command in COMMANDS.items():
-        if command.settings is None:
-            commands.add_parser(name, help=command.about)
-            continue
-        subparser = commands.add_parser(
-            name,
-            help=command.about,
-            description=command.about,
-            epilog=EXIT_CODES,
-            allow_abbrev=False,
-        )
-        parser.add_flags(subparser, command.settings)
-    flag_errors.shorten(whole, {"COMMAND": {"help": "what to do", "choices": list(COMMANDS)}})
-    return whole, commands.choices
 
 
-def _with_config(argv: Sequence[str]) -> list[str]:
-    """Insert the flags of the `--config` file into a command line `COMMAND FLAGS`."""
-    argv = [parser.with_dashes(token) for token in argv]
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--config", metavar="FILE")
-    flag_errors.shorten(first, {"--config": {"metavar": "FILE"}})
-    config_flag, rest = first.parse_known_args(argv)
-    command = COMMANDS.get(rest[0]) if rest else None
-    if config_flag.config is None or command is None or command.settings is None:
-        return argv
-    return [rest[0], *yaml_flags.read_tokens(config_flag.config, command.settings), *rest[1:]]
+def _settings(command: Command, argv: Sequence[str], whole: str) -> Any:
+    """Return the settings of a command whose flags do not depend on a task."""
+    assert command.settings is not None
+    flags = flags_of(command.settings)
+    if parser.asks_for_help(argv):
+        positional = [help_text.spelling(each) for each in flags.values() if each.positional]
+        usage = " ".join([whole, *positional, "[FLAGS]"])
+        print(help_text.page(usage, command.about, flags, EXIT_CODES))
+        raise SystemExit(0)
+    with flag_errors.listed_by(whole):
+        given = Layer(parser.read(argv, flags))
+    config = given.values.get("config") or []
+    recipe = [yaml_flags.layer_of(file) for file in config]
+    return merge.merged(command.settings, [*recipe, given], whole)

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
 from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.background_settings import BackgroundSettings
-from tfbig.cli.settings.data_settings import confine_flag, shares_flag
-from tfbig.cli.settings.flag import PLACE, flag, redeclared
+from tfbig.cli.settings.data_settings import DrawnSplits
+from tfbig.cli.settings.flag import PLACE, flag
 from tfbig.cli.settings.run_settings import (
     UNIFIED,
     MachineSettings,
     RunSettings,
-    SeedSettings,
-    evaluated_run_flag,
-    mode_flag,
-    task_flag,
+    TaskSettings,
 )
-from tfbig.cli.settings.training_settings import (
-    KeepSettings,
-    OptimizerSettings,
-    ScheduleSettings,
-    batch_size_flag,
-    epochs_flag,
-)
+from tfbig.cli.settings.training_settings import TrainingSettings
 
 
 def scene_crop(text: str) -> str:
@@ -35,25 +24,33 @@ def scene_crop(text: str) -> str:
     try:
         rows, columns = types.crop_size(text.lower())
     except ValueError:
-        raise ArgumentTypeError(f"'{text}' is not rows x columns, e.g. 512x512, or whole") from None
+        raise types.WrongValue(f"'{text}' is not rows x columns, e.g. 512x512, or whole") from None
     if min(rows, columns) < 1:
-        raise ArgumentTypeError(f"'{text}': both must be at least 1")
+        raise types.WrongValue(f"'{text}': both must be at least 1")
     return f"{rows}x{columns}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SceneTask:
-    """Task, mode and data of `--task scenes`."""
+class SceneSettings(
+    TaskSettings,
+    DrawnSplits,
+    TrainingSettings,
+    MachineSettings,
+    RunSettings,
+):
+    """Train a U-Net on satellite scenes, without cutting them into files: classes or values of every pixel."""
 
     SECTION = "data"
+    EXAMPLE = "--task scenes --data scenes.csv --label-column class --out runs/mine"
 
-    task: str = task_flag("scenes")
-    mode: str = mode_flag(
-        {
+    task: str = "scenes"
+    mode: str = flag(
+        "offload",
+        choices={
             "offload": "strip by strip, images stored in host memory or on disk",
             "device": "plain Keras on whole crops, same data and seed",
             "unified": UNIFIED,
-        }
+        },
     )
     data: str | None = flag(
         exists="file",
@@ -64,16 +61,11 @@ class SceneTask:
         "GeoJSON, GeoPackage, shapefile), and optional split (train, val, test). Paths are "
         "relative to the table; labels are reprojected to their scene",
     )
-    shares: tuple[int, int, int] = shares_flag()
-    confine: bool = confine_flag(
-        "scenes and labels, and files that a VRT file names,", "the folder of the table"
-    )
     target: str = flag(
         "class",
         choices=choices.SCENE_TARGETS,
         help="what is predicted of a pixel. class: a class number, up to 65534; regression: a number, of a raster of "
-        "floats or of a column of outlines. Pixels that are nodata in the label or in the scene do not count (default: "
-        "%(default)s)",
+        "floats or of a column of outlines. Pixels that are nodata in the label or in the scene do not count",
     )
     label_column: str | None = flag(
         metavar="COLUMN",
@@ -89,76 +81,64 @@ class SceneTask:
         nargs="+",
         type=float,
         help="mean of each band, which the first layer subtracts (default: of samples of the training scenes)",
+        section="network",
     )
     std: tuple[float, ...] | None = flag(
         nargs="+",
         type=types.positive,
         help="standard deviation of each band, by which the first layer divides (default: of samples of the training "
         "scenes)",
+        section="network",
     )
     scale: float | None = flag(
         type=types.positive,
         help="instead of --mean and --std, divide all bands by this number, such as 10000 for reflectances of "
         "Sentinel-2",
+        section="network",
     )
     filters: int = flag(
-        16, type=types.count, help="channels of the first level of the U-Net (default: %(default)s)"
+        16, type=types.count, help="channels of the first level of the U-Net", section="network"
     )
     depth: int = flag(
         4,
         type=types.count,
-        help="number of times that the U-Net halves rows and columns (default: %(default)s)",
+        help="number of times that the U-Net halves rows and columns",
+        section="network",
     )
     crops: int = flag(
         100,
         type=types.count,
         help="number of crops of the training scenes in an epoch, at random places that are drawn again in every "
-        "epoch; and most crops of the validation scenes, always the same (default: %(default)s)",
+        "epoch; and most crops of the validation scenes, always the same",
     )
     crop: str = flag(
         "512x512",
         type=scene_crop,
         metavar="HxW",
         help="rows x columns of a crop in pixels, multiples of 2 to the power of --depth; or whole: each scene whole, "
-        "once in an epoch (default: %(default)s)",
+        "once in an epoch",
     )
-    background: str | None = redeclared(
-        BackgroundSettings,
-        "background",
+    background: str | None = flag(
         None,
+        choices=choices.BACKGROUNDS,
         help="skip: with --crop whole, and in predictions, compute one pixel of all nodata of a scene, which changes "
         "no result; compute: compute all of it (default: compute)",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SceneTraining(OptimizerSettings, ScheduleSettings, KeepSettings):
-    """Training of `--task scenes`."""
-
-    SECTION = "training"
-
-    epochs: int = epochs_flag(20)
-    batch_size: int = batch_size_flag(4, "crops of a step")
+    epochs: int = 20
+    batch_size: int = flag(4, help="crops of a step")
     loss: str | None = flag(
         choices=choices.SCENE_LOSSES,
         help="loss of a pixel: cross_entropy of classes; mse or huber of values, quadratic up to their deviation "
         "(default: cross_entropy, or mse)",
+        section="optimisation",
     )
     value_scale: tuple[float, float] | None = flag(
         nargs=2,
         type=float,
         metavar=("MEAN", "DEVIATION"),
-        help="mean and standard deviation of the values of --target regression, which the last layer multiplies and "
+        only_if={"target": ("regression",)},
+        help="mean and standard deviation of the values, which the last layer multiplies and "
         "adds (default: of samples of the training labels)",
+        section="optimisation",
     )
-    monitor: str = redeclared(KeepSettings, "monitor", "loss", choices=["loss"])
-    test_only: str | None = evaluated_run_flag(
-        "the test scenes of --data; if there are none, those for validation"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SceneSettings(SceneTask, SceneTraining, SeedSettings, MachineSettings, RunSettings):
-    """Train a U-Net on satellite scenes, without cutting them into files: classes or values of every pixel."""
-
-    EXAMPLE = "--task scenes --data scenes.csv --label-column class --out runs/mine"
+    monitor: str = flag("loss", choices=["loss"])

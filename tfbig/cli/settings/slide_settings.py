@@ -7,56 +7,29 @@ from dataclasses import dataclass
 from tfbig.choices import UNET_STRIDE
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.background_settings import (
-    BackgroundSettings,
-    outline_classes_flag,
-    outline_origin_flag,
-)
+from tfbig.cli.settings.background_settings import BackgroundSettings, OutlineSettings
 from tfbig.cli.settings.channel_settings import ChannelSettings
-from tfbig.cli.settings.data_settings import edge_flag
-from tfbig.cli.settings.flag import PLACE, REQUIRED, SESSION, flag, redeclared
-from tfbig.cli.settings.run_settings import MemorySettings, slide_mpp_flag
-from tfbig.cli.settings.yaml_flags import config_flag
+from tfbig.cli.settings.data_settings import EdgeSettings
+from tfbig.cli.settings.flag import PLACE, REQUIRED, SESSION, flag
+from tfbig.cli.settings.reader_settings import ReaderSettings
+from tfbig.cli.settings.run_settings import MemorySettings
 
 
-def custom_flag() -> tuple[str, ...]:
-    """Return the field of the flag that allows custom code."""
-    field: tuple[str, ...] = flag(
+@dataclass(frozen=True, kw_only=True)
+class CustomCode:
+    """Code of a model."""
+
+    custom: tuple[str, ...] = flag(
         (),
         nargs="+",
         metavar="MODULE",
         help="Python modules, in the current folder or installed, that register custom layers of the model "
         "(keras.saving.register_keras_serializable); their code is run",
     )
-    return field
-
-
-def level_flag(default: str) -> int | None:
-    """Return the field of the flag `--level`.
-
-    Args:
-        default: Default resolution, as the help describes it.
-    """
-    field: int | None = flag(
-        type=types.count_from_zero,
-        help=f"resolution as a pyramid level instead, 0 is the finest (default: {default})",
-    )
-    return field
-
-
-def mpp_flag(what: str) -> float | None:
-    """Return the field of the flag `--mpp`.
-
-    Args:
-        what: What has this resolution.
-    """
-    help_text = f"resolution of {what} in micrometres per pixel"
-    field: float | None = flag(type=types.positive, help=help_text)
-    return field
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlideSettings(ChannelSettings):
+class SlideSettings(ReaderSettings, ChannelSettings):
     """Slides of a command, and how they are processed."""
 
     slides: tuple[str, ...] = flag(
@@ -70,19 +43,6 @@ class SlideSettings(ChannelSettings):
     )
     out: str = flag(
         REQUIRED, kind=PLACE, metavar="DIR", help="folder for the results; created if needed"
-    )
-    mpp_of: str | None = flag(
-        exists="file",
-        kind=PLACE,
-        metavar="FILE",
-        help="CSV file with columns wsi,mpp: file names of slides without a pixel size, and their micrometres per "
-        "pixel at level 0",
-    )
-    slide_mpp: float | None = slide_mpp_flag(PLACE)
-    reader: str | None = flag(
-        kind=PLACE,
-        choices=choices.READERS,
-        help="library that reads the slides (default: by format)",
     )
     shard: str | None = flag(
         kind=PLACE,
@@ -100,18 +60,12 @@ class SlideSettings(ChannelSettings):
     strict: bool = flag(False, kind=PLACE, help="stop at the first slide that fails")
     quiet: bool = flag(False, kind=SESSION, help="no progress bars")
     dry_run: bool = flag(False, kind=SESSION, help="print what would be done; write nothing")
-    config: str | None = config_flag(kind=SESSION)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResolutionSettings:
-    """Resolution at which slides are read."""
-
-    mpp: float | None = mpp_flag("slides")
-    magnification: float | None = flag(
-        type=types.positive, help="resolution as a magnification instead, e.g. 20"
+    config: str | None = flag(
+        kind=SESSION,
+        metavar="FILE",
+        help="YAML file of flags (device_memory: 512MB), such as config.yaml of a run, or a recipe that is installed "
+        "with tfbig, such as recipes/abmil-original.yaml; flags on the command line win",
     )
-    level: int | None = level_flag("0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,11 +83,13 @@ class TileSizeSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TileSettings(SlideSettings, TileSizeSettings, ResolutionSettings):
+class TileSettings(SlideSettings, TileSizeSettings, OutlineSettings, EdgeSettings):
     """Settings of `tfbig tile`."""
 
-    mpp: float | None = mpp_flag("tiles")
-    level: int | None = level_flag("--mpp 0.5")
+    mpp: float | None = flag(help="resolution of tiles in micrometres per pixel (default: 0.5)")
+    level: int | None = flag(
+        help="resolution as a pyramid level instead, 0 is the finest (default: --mpp 0.5)"
+    )
     tissue: str = flag(
         "colour",
         type=types.tissue,
@@ -145,15 +101,13 @@ class TileSettings(SlideSettings, TileSizeSettings, ResolutionSettings):
         "the pixels of each tile, which reads the whole slide; none: keep all tiles; or a GeoJSON file of outlines, or "
         "a folder with SLIDE.geojson, such as one that this command wrote (default: colour)",
     )
-    outline_classes: tuple[str, ...] | None = outline_classes_flag()
-    outline_origin: str | None = outline_origin_flag("scanned", "scanned")
+    outline_origin: str | None = "scanned"
     dark: bool = flag(False, help="the background is dark, as in fluorescence")
     min_tissue: float = flag(
         0.6,
         type=types.share,
         help="smallest share of tissue in a tile, 0 to 1 (default: 0.6)",
     )
-    edge: int = edge_flag()
     min_sharpness: float | None = flag(
         type=types.positive,
         help="discard tiles with a smaller variance of the Laplacian of their grey values, which are out of focus; "
@@ -195,12 +149,14 @@ class InputSettings:
 class MaskSettings:
     """Classes, and how masks are predicted."""
 
-    classes: tuple[str, ...] | None = flag(
+    class_names: tuple[str, ...] | None = flag(
+        was=("classes",),
         nargs="+",
         metavar="NAME",
         help="names of the classes (default: of the run, else numbers)",
     )
-    stride: int | None = flag(
+    pad_to: int | None = flag(
+        was=("stride",),
         type=types.count,
         help="masks: pad rows and columns of slides to multiples of this many pixels "
         f"(default: {UNET_STRIDE} for the gigapixel U-Net of a run, else 32)",
@@ -244,7 +200,7 @@ class MaskSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BagTileSettings:
+class BagTileSettings(CustomCode):
     """Tiles of a slide, and custom code."""
 
     coords: str | None = flag(
@@ -256,7 +212,6 @@ class BagTileSettings:
         type=types.share,
         help="bags: smallest share of tissue in a tile, 0 to 1 (default: of the run, else 0.6)",
     )
-    custom: tuple[str, ...] = custom_flag()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +219,6 @@ class PredictSettings(
     ModelSettings,
     SlideSettings,
     InputSettings,
-    ResolutionSettings,
     MaskSettings,
     BagTileSettings,
     BackgroundSettings,
@@ -272,13 +226,14 @@ class PredictSettings(
 ):
     """Settings of `tfbig predict`."""
 
-    slides: tuple[str, ...] = redeclared(
-        SlideSettings,
-        "slides",
+    slides: tuple[str, ...] = flag(
         REQUIRED,
         help="slides, folders of slides, or tables of slides, *.csv with a column slide_id and optional path; for a "
         "network "
         "of volumes NIfTI or NRRD files, folders of them or of a DICOM series",
     )
-    mpp: float | None = mpp_flag("the network's input")
-    level: int | None = level_flag("the resolution of the run, else --level 0; bags: --mpp 0.5")
+    mpp: float | None = flag(help="resolution of the network's input in micrometres per pixel")
+    level: int | None = flag(
+        help="resolution as a pyramid level instead, 0 is the finest (default: the resolution of the run, else 0; "
+        "bags: --mpp 0.5)"
+    )

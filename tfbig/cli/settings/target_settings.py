@@ -12,6 +12,7 @@ from tfbig.cli.settings.flag import flag
 
 BINS = 4
 """Default number of bins of time."""
+DISCRETE = {"survival_loss": ("discrete",)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,51 +23,58 @@ class TargetSettings:
 
     target: str = flag(
         "class",
-        choices=choices.TARGETS,
-        help="what is predicted, and the columns of the table. class: label; survival: time and event (1, or 0 if the "
-        "case was censored), one pair for all slides of a case_id; regression: value; multilabel: label_NAME with 0, 1 "
-        "or nothing for each NAME (default: %(default)s)",
+        choices={
+            "class": "label",
+            "survival": "time and event (1, or 0 if the case was censored), one pair for all slides of a case_id",
+            "regression": "value",
+            "multilabel": "label_NAME with 0, 1 or nothing for each NAME",
+        },
+        help="what is predicted, and the columns of the table",
     )
     survival_loss: str = flag(
         "discrete",
-        choices=choices.SURVIVAL_LOSSES,
-        help="loss of survival. discrete: likelihood of hazards in bins of time; cox: partial likelihood of Cox's "
-        "model over risk sets of --accumulate bags or images, exact by two passes over each set; with --mode patchgd a "
-        "batch is a risk set (default: %(default)s)",
+        choices={
+            "discrete": "likelihood of hazards in bins of time",
+            "cox": "partial likelihood of Cox's model over risk sets of --accumulate bags or images, exact by two "
+            "passes over each set; with --mode patchgd a batch is a risk set",
+        },
+        help="loss of survival",
+        only_if={"target": ("survival",)},
     )
     time_bins: int = flag(
         BINS,
         type=types.two_or_more,
         metavar="N",
-        help="bins of time of --survival-loss discrete, which hold equal numbers of events of the training set "
-        "(default: %(default)s)",
+        only_if=DISCRETE,
+        help="bins of time, which hold equal numbers of events of the training set ",
     )
     time_cuts: tuple[float, ...] | None = flag(
         nargs="+",
         type=types.positive,
         metavar="TIME",
+        only_if=DISCRETE,
         help="times that separate the bins, instead of --time-bins (default: quantiles of the training set)",
     )
     alpha: float = flag(
         0.0,
         type=types.share,
-        help="how far censored cases count less with --survival-loss discrete, 0 to 1 (default: %(default)s)",
+        only_if=DISCRETE,
+        help="count censored cases less by this share, 0 to 1",
     )
     value_scale: tuple[float, float] | None = flag(
         nargs=2,
         type=float,
         metavar=("MEAN", "DEVIATION"),
-        help="mean and standard deviation by which values of --target regression are scaled while training (default: "
+        only_if={"target": ("regression",)},
+        help="mean and standard deviation by which values are scaled while training (default: "
         "those of the training set)",
     )
 
 
 DECIDED = ("time_cuts", "value_scale", "class_names")
 """Settings that the training set decides, which a prediction takes from the run."""
-_OF_SURVIVAL = ("survival_loss", "time_bins", "time_cuts", "alpha")
 _BY_CLASS = ("clam_sb", "clam_mb", "dsmil", "dtfd")
 """Models with a loss of classes beside that of the bag."""
-_OF_CLASSES = ("class_weights", "tile_weights", "classes")
 _TABLES = ("folder", "slides")
 """Images that have a table, in which a target other than a class can be; all bags have one."""
 
@@ -86,11 +94,6 @@ def check(settings: Any) -> None:
         raise paths.FlagError(
             f"--monitor {settings.monitor}: {target} has {' and '.join(monitors)}. Choose one of these."
         )
-    others: tuple[str, ...] = () if settings.target == "survival" else _OF_SURVIVAL
-    others += () if settings.target == "class" else _OF_CLASSES
-    others += () if settings.target == "regression" else ("value_scale",)
-    others += () if settings.target in ("class", "multilabel") else ("class_names",)
-    _refuse(settings, others, f"is not used by {target}. Leave it out.")
     if settings.value_scale and not settings.value_scale[1] > 0:
         raise paths.FlagError(
             f"--value-scale: the deviation is {settings.value_scale[1]:g}, expected a number above 0."
@@ -123,7 +126,6 @@ def _check_items(settings: Any, target: str) -> None:
 
 def _check_cox(settings: Any) -> None:
     loss = "--survival-loss cox"
-    _refuse(settings, ("time_bins", "time_cuts", "alpha"), f"is not used by {loss}. Leave it out.")
     _refuse(settings, ("sum",), f"cannot be combined with {loss}. Leave it out.")
     if settings.mode == "patchgd":
         _check_batches(settings, loss)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from tfbig.choices import (
     DISTILLATIONS,
@@ -21,7 +21,7 @@ from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.background_settings import BackgroundSettings
 from tfbig.cli.settings.data_settings import BagSettings, ImageDataSettings, SplitSettings
-from tfbig.cli.settings.flag import PLACE, flag, redeclared
+from tfbig.cli.settings.flag import GIVEN, PLACE, Conditions, Unless, flag
 from tfbig.cli.settings.instance_settings import InstanceSettings
 from tfbig.cli.settings.patch_settings import PatchSettings
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
@@ -29,40 +29,44 @@ from tfbig.cli.settings.run_settings import (
     UNIFIED,
     MachineSettings,
     RunSettings,
-    SeedSettings,
-    evaluated_run_flag,
-    mode_flag,
-    task_flag,
+    TaskSettings,
 )
 from tfbig.cli.settings.scene_settings import SceneSettings
 from tfbig.cli.settings.target_settings import TargetSettings
 from tfbig.cli.settings.training_settings import (
     ClassifierSettings,
+    EncoderWeights,
     EvaluationSettings,
-    KeepSettings,
-    OptimizerSettings,
-    ScheduleSettings,
-    batch_size_flag,
-    channels_flag,
-    encoder_weights_flag,
-    epochs_flag,
+    TrainingSettings,
 )
 from tfbig.cli.settings.volume_segmentation_settings import VolumeSegmentationSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentationTask:
-    """Task, mode and data of `--task segmentation`."""
+class SegmentationSettings(
+    TaskSettings,
+    BackgroundSettings,
+    SplitSettings,
+    TrainingSettings,
+    MachineSettings,
+    RunSettings,
+):
+    """Train the gigapixel U-Net to tell tissue from background on whole slides."""
 
     SECTION = "data"
+    EXAMPLE = (
+        "--mode offload --data my_slides --crop 16000x64000 --device-memory 1GB "
+        "--epochs 20 --out runs/mine"
+    )
 
-    task: str = task_flag("segmentation")
-    mode: str = mode_flag(
-        {
+    task: str = "segmentation"
+    mode: str = flag(
+        "offload",
+        choices={
             "offload": "strip by strip, images stored in host memory or on disk",
             "device": "plain Keras on whole crops, same data and seed",
             "unified": UNIFIED,
-        }
+        },
     )
     data: str | None = flag(
         exists="folder",
@@ -84,82 +88,75 @@ class SegmentationTask:
         100,
         type=types.count,
         help="number of crops of the training slides in an epoch, from each slide in turn, at random places that are "
-        "drawn again in every epoch (default: %(default)s)",
+        "drawn again in every epoch",
+        only_if={"crop": Unless((choices.WHOLE,))},
     )
     crop: str = flag(
         "1024x1024",
         type=types.crop,
         metavar="HxW",
         help=f"rows x columns of a crop in pixels, multiples of {UNET_STRIDE}, or whole: each training "
-        "slide whole, once in an epoch; validation and test use whole slides (default: %(default)s)",
+        "slide whole, once in an epoch; validation and test use whole slides",
     )
     augment: str = flag(
         "brightness",
         choices=choices.SLIDE_AUGMENTATIONS,
         help="augmentation of training images. brightness: up to 10 gray levels, drawn again in every epoch; labels "
-        "that are computed from the slide are computed again (default: %(default)s)",
+        "that are computed from the slide are computed again",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SegmentationTraining(OptimizerSettings, ScheduleSettings, KeepSettings):
-    """Training of `--task segmentation`."""
-
-    SECTION = "training"
-
-    epochs: int = epochs_flag(3)
-    batch_size: int = batch_size_flag(1, "crops of a step")
-    lr: float = redeclared(OptimizerSettings, "lr", 0.01)
-    epsilon: float = redeclared(OptimizerSettings, "epsilon", 1e-3)
-    beta_1: float = redeclared(OptimizerSettings, "beta_1", 0.8)
-    clip: float | None = redeclared(
-        OptimizerSettings,
-        "clip",
+    epochs: int = 3
+    batch_size: int = flag(1, help="crops of a step")
+    lr: float = 0.01
+    epsilon: float = flag(1e-3)
+    beta_1: float = 0.8
+    clip: float | None = flag(
         0.3,
-        help="clip the global norm of the gradient to this value; 0 for no clipping (default: %(default)s)",
+        help="clip the global norm of the gradient to this value; 0 for no clipping",
     )
-    schedule: str = redeclared(ScheduleSettings, "schedule", "step-cosine")
-    keep: str = redeclared(KeepSettings, "keep", "last")
-    monitor: str = redeclared(KeepSettings, "monitor", "loss", choices=["loss", "dice"])
-    test_only: str | None = evaluated_run_flag(
-        "the slides of --data: those of the table with split test; without a table all, or, in the folder it was "
-        "trained on, the validation slide"
-    )
+    schedule: str = "step-cosine"
+    keep: str = "last"
+    monitor: str = flag("loss", choices=["loss", "dice"])
+
+
+_CLAM = ("clam_sb", "clam_mb")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentationSettings(
-    SegmentationTask,
-    BackgroundSettings,
-    SplitSettings,
-    SegmentationTraining,
-    SeedSettings,
-    MachineSettings,
-    RunSettings,
-):
-    """Train the gigapixel U-Net to tell tissue from background on whole slides."""
+class DTFDSettings:
+    """Pseudo-bags of DTFD-MIL."""
 
-    EXAMPLE = (
-        "--mode offload --data my_slides --crop 16000x64000 --device-memory 1GB "
-        "--epochs 20 --out runs/mine"
+    SECTION = "network"
+    ONLY_IF: ClassVar[Conditions] = {"model": ("dtfd",)}
+
+    pseudo_bags: int = flag(4, type=types.count, help="number of pseudo-bags")
+    distillation: str = flag(
+        "AFS", choices=DISTILLATIONS, help="distillation of the features of a pseudo-bag"
     )
+    two_tiers: bool = flag(False, help="train each tier only with its own loss")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MILTask:
-    """Task and mode of `--task mil`."""
+class CLAMSettings:
+    """Clustering of instances in CLAM."""
 
-    SECTION = "data"
+    SECTION = "network"
+    ONLY_IF: ClassVar[Conditions] = {"model": _CLAM}
 
-    task: str = task_flag("mil")
-    mode: str = mode_flag(
-        {
-            "accumulate": "exact gradients, accumulated over slices of --instances-at-once instances",
-            "offload": "the same; the planner chooses slices and stores within the memory limits",
-            "device": "plain Keras on whole bags, same data and seed",
-            "unified": UNIFIED,
-            "frozen": "the encoder is not trained; features are computed when they are needed",
-        }
+    instance_samples: int = flag(
+        8,
+        type=types.count,
+        metavar="K",
+        help="the K most and the K least attended instances of a bag are those that its classifiers of instances learn "
+        "from",
+    )
+    instance_loss: str = flag(
+        "cross_entropy",
+        choices=INSTANCE_LOSSES,
+        help="loss of the instances; svm: smooth support vector machine",
+    )
+    subtyping: bool = flag(
+        False,
+        help="bags have instances of their own class only, so that the most attended ones are wrong for others",
     )
 
 
@@ -167,140 +164,94 @@ class MILTask:
 class MILNetwork:
     """Encoder and aggregator of `--task mil`."""
 
-    SECTION = "data"
+    SECTION = "network"
 
     model: str = flag(
         "abmil",
         choices=choices.AGGREGATORS,
         help="aggregator of the bag; abmil_relu and abmil_gelu are those of the code of Big-Layers, for PANDA and for "
-        "CAMELYON (default: %(default)s)",
+        "CAMELYON",
     )
     encoder: str = flag(
         "small",
         choices=["small", "lenet", *RESNETS, *PATHOLOGY_ENCODERS, "none"],
-        help="network of an instance; none if bags hold features (default: %(default)s)",
-    )
-    encoder_weights: str | None = encoder_weights_flag()
-    mean: float | tuple[float, ...] | None = channels_flag(
-        0.0, "mean", "a ResNet, or an encoder of pathology, which has its own"
-    )
-    std: float | tuple[float, ...] | None = channels_flag(
-        1.0, "standard deviation", "a ResNet, or an encoder of pathology, which has its own"
+        help="network of an instance; none if bags hold features",
     )
     lora: int | None = flag(
         type=types.count,
         metavar="RANK",
-        help="of the encoder, a vision transformer, train only low-rank changes of its Dense layers (LoRA) (default: "
-        "train all of it; --mode frozen trains nothing of it)",
+        help="train only low-rank changes of the Dense layers of the encoder (LoRA) (default: train all of it; --mode "
+        "frozen trains nothing of it)",
+        only_if={"encoder": PATHOLOGY_ENCODERS},
     )
     hidden: int = flag(
         128,
         type=types.count,
-        help="units of the attention layer; the published clam has 256 (default: %(default)s)",
+        help="units of the attention layer; the published clam has 256",
     )
     width: int = flag(
         512,
         type=types.count,
-        help="number of reduced features, of clam, abmilx, dtfd, transmil, transformer and attention (default: "
-        "%(default)s)",
-    )
-    pseudo_bags: int = flag(4, type=types.count, help="pseudo-bags of dtfd (default: %(default)s)")
-    distillation: str = flag(
-        "AFS",
-        choices=DISTILLATIONS,
-        help="feature distillation of dtfd (default: %(default)s)",
-    )
-    two_tiers: bool = flag(False, help="dtfd: train each tier only with its own loss")
-    instance_samples: int = flag(
-        8,
-        type=types.count,
-        metavar="K",
-        help="clam: most and least attended instances of a bag that its classifiers of instances learn from, so many "
-        "of each (default: %(default)s)",
-    )
-    instance_loss: str = flag(
-        "cross_entropy",
-        choices=INSTANCE_LOSSES,
-        help="clam: loss of the instances; svm: smooth support vector machine (default: %(default)s)",
-    )
-    subtyping: bool = flag(
-        False,
-        help="clam: bags have instances of their own class only, so that the most attended ones are wrong for others",
+        help="number of reduced features",
+        only_if={"model": (*_CLAM, "abmilx", "dtfd", "transmil", "transformer", "attention")},
     )
     bag_weight: float | None = flag(
         type=types.share,
         metavar="SHARE",
-        help="clam and dsmil: weight of the loss of the bag; that of the instances has the rest (default: 0.7 for "
-        "clam, 0.5 for dsmil)",
+        help="weight of the loss of the bag; that of the instances has the rest (default: 0.7 for clam, 0.5 for dsmil)",
+        only_if={"model": (*_CLAM, "dsmil")},
     )
     norm: str = flag(
         "exact",
         choices=[*NORMS, "none"],
-        help="BatchNormalization of the encoder in training; none removes it (default: %(default)s)",
+        help="BatchNormalization of the encoder in training; none removes it",
     )
     instances_at_once: int = flag(
         8,
         kind=PLACE,
         type=types.count,
-        help="largest number of instances of a slice; --mode accumulate and frozen only (default: %(default)s)",
+        help="largest number of instances of a slice; --mode accumulate and frozen only",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class MILTraining(ClassifierSettings):
-    """Training of `--task mil`."""
-
-    SECTION = "training"
-
-    tile_weights: bool = flag(
-        False,
-        help="weight training bags by their number of tiles, divided by its mean; multiplies --class-weights",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class MILEvaluation(EvaluationSettings):
-    """Evaluation of `--task mil`."""
-
-    SECTION = "training"
-
-    test_only: str | None = evaluated_run_flag("the test bags")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MILSettings(
-    MILTask,
+    TaskSettings,
     TargetSettings,
     BagSettings,
     MILNetwork,
-    MILTraining,
-    MILEvaluation,
-    SeedSettings,
+    EncoderWeights,
+    DTFDSettings,
+    CLAMSettings,
+    ClassifierSettings,
+    EvaluationSettings,
     MachineSettings,
     RunSettings,
 ):
     """Train multiple instance learning end to end: an encoder and an aggregator, on whole bags."""
 
+    SECTION = "data"
     EXAMPLE = (
         "--task mil --model transmil --bags folder --data my_bags --encoder resnet18 "
         "--mode accumulate --instances-at-once 32 --out runs/mine"
     )
 
-
-@dataclass(frozen=True, kw_only=True)
-class ImageTask:
-    """Task and mode of `--task images`."""
-
-    SECTION = "data"
-
-    task: str = task_flag("images")
-    mode: str = mode_flag(
-        {
-            "offload": "whole images, strip by strip: exact, within the memory limits",
-            "device": "plain Keras on whole images, same network, data and seed",
+    task: str = "mil"
+    mode: str = flag(
+        "accumulate",
+        choices={
+            "accumulate": "exact gradients over slices of --instances-at-once instances",
+            "offload": "the same, with slices and stores planned for the memory",
+            "device": "plain Keras on whole bags, same data and seed",
             "unified": UNIFIED,
-            "patchgd": "latent grid of patches, of which a share is trained at a time: approximate",
-        }
+            "frozen": "the encoder is not trained",
+        },
+    )
+    tile_weights: bool = flag(
+        False,
+        help="weight training bags by their number of tiles, divided by its mean; multiplies --class-weights",
+        only_if={"target": ("class",)},
+        section="optimisation",
     )
 
 
@@ -308,48 +259,40 @@ class ImageTask:
 class ImageNetwork:
     """Encoder and head of `--task images`."""
 
-    SECTION = "data"
+    SECTION = "network"
 
     encoder: str = flag(
         "strided",
         choices=[*TRUNKS, *NETWORKS, "series"],
-        help="network of a patch; series: that of PatchGD for series, .npy files [samples, channels] of float32 "
-        "(default: %(default)s)",
+        help="network of a patch; series: that of PatchGD for series, .npy files [samples, channels] of float32",
     )
-    encoder_weights: str | None = encoder_weights_flag()
-    mean: float | tuple[float, ...] | None = channels_flag(0.0, "mean", "a ResNet or MobileNet")
-    std: float | tuple[float, ...] | None = channels_flag(
-        1.0, "standard deviation", "a ResNet or MobileNet"
-    )
-    latent: int = flag(
-        64, type=types.count, help="channels of a code; published: 256 (default: %(default)s)"
-    )
+    latent: int = flag(64, type=types.count, help="channels of a code; published: 256")
     code: str | None = flag(
         choices=["vector", "map"],
         help="code of a patch. vector: pooled, as published; map: output of the network without pooling (default: "
         "map, for slides vector, because a head over all maps takes too long)",
+        only_if={"mode": ("patchgd",)},
     )
     head: str = flag(
         "transformer",
         choices=[*HEADS, "series"],
         help="network over the latent grid; linear: one linear layer, for --mode device the network without a head, "
-        "for --encoder series that of the paper, while series is that of its code (default: %(default)s)",
+        "for --encoder series that of the paper, while series is that of its code",
     )
-    head_width: int = flag(
-        64, type=types.count, help="channels of the head; published: 256 (default: %(default)s)"
-    )
+    head_width: int = flag(64, type=types.count, help="channels of the head; published: 256")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageTraining(ClassifierSettings, PatchSettings):
-    """Training and evaluation of `--task images`."""
+class ImagePatches(PatchSettings):
+    """Patches of `--task images`, and their hierarchy."""
 
-    SECTION = "training"
+    SECTION = "patches"
+    ONLY_IF: ClassVar[Conditions] = {"mode": ("patchgd",)}
 
-    epochs: int = epochs_flag(8)
-    batch_size: int = batch_size_flag(16, "images of a step, all of the same size")
-    stride: int | None = flag(
-        type=types.count, help="pixels from one patch to the next (default: --patch)"
+    patch_stride: int | None = flag(
+        was=("stride",),
+        type=types.count,
+        help="pixels from one patch to the next (default: --patch)",
     )
     inner_patch: int | None = flag(
         type=types.count,
@@ -359,33 +302,46 @@ class ImageTraining(ClassifierSettings, PatchSettings):
     inner_sampling: int | float | None = flag(
         type=types.sampling,
         help="inner patches of a patch that are trained at a time, as --sampling (default: all, which is exact)",
+        only_if={"inner_patch": GIVEN},
     )
     sampler: str = flag(
-        "shuffle",
-        choices=SAMPLERS,
-        help="how the patches of an inner step are drawn (default: %(default)s)",
+        "shuffle", choices=SAMPLERS, help="how the patches of an inner step are drawn"
     )
-    test_only: str | None = evaluated_run_flag("the test images")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSettings(
-    ImageTask,
+    TaskSettings,
     TargetSettings,
     ImageDataSettings,
     BackgroundSettings,
     ImageNetwork,
-    ImageTraining,
-    SeedSettings,
+    EncoderWeights,
+    ClassifierSettings,
+    ImagePatches,
     MachineSettings,
     RunSettings,
 ):
     """Train a network on whole images with a label each: exactly, strip by strip, or by patch gradient descent."""
 
+    SECTION = "data"
     EXAMPLE = (
         "--task images --data my_images --encoder resnet18 --head linear "
         "--encoder-weights imagenet --batch-size 1 --epochs 30 --out runs/mine"
     )
+
+    task: str = "images"
+    mode: str = flag(
+        "offload",
+        choices={
+            "offload": "whole images, strip by strip: exact, within the memory limits",
+            "device": "plain Keras on whole images, same network, data and seed",
+            "unified": UNIFIED,
+            "patchgd": "latent grid of patches, of which a share is trained at a time: approximate",
+        },
+    )
+    epochs: int = 8
+    batch_size: int = flag(16, help="images of a step, all of the same size")
 
 
 TrainSettings: TypeAlias = (

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
-from argparse import Namespace
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from tfbig.choices import CONFIG
-from tfbig.cli.settings import data_kinds, parser, yaml_flags
-from tfbig.cli.settings.flag import flag, flags_of, to_save
-from tfbig.cli.settings.run_settings import RunSettings, task_flag
+from tfbig.cli.paths import FlagError
+from tfbig.cli.settings import (
+    applies,
+    data_kinds,
+    flag_errors,
+    help_text,
+    merge,
+    parser,
+    yaml_flags,
+)
+from tfbig.cli.settings.flag import flags_of, to_save, with_current_names
+from tfbig.cli.settings.merge import Layer
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.tasks import DEFAULT, TASKS
 
@@ -19,42 +27,127 @@ KINDS = {"images": "images", "mil": "bags"}
 """Flag of the kind of the data, of the tasks that have one."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FirstSettings(RunSettings):
-    """Settings that decide which other flags exist."""
-
-    task: str = task_flag(DEFAULT)
-    data: str | None = flag(help="data of the run")
-    images: str | None = flag(help="kind of the images")
-    bags: str | None = flag(help="kind of the bags")
-    features: str | None = flag(help="folder of features")
-
-
 def parse(argv: Sequence[str], prog: str = "train.py") -> TrainSettings:
-    """Return the settings of a command line; exit with 2 if flags are wrong.
+    """Return the settings of a command line; print the help and exit if it asks for it.
 
     Args:
         argv: The command line.
         prog: Name of the program in help and errors.
+
+    Raises:
+        FlagError: A flag is wrong, or a file of settings.
     """
-    argv = [parser.with_dashes(token) for token in argv]
-    first = _first(argv)
-    if first.resume and first.out is None:
-        _parser(first.task, prog).error(
-            "--resume continues a run: name its folder with --out FOLDER"
+    words = _first_words(argv)
+    config = words.values["config"]
+    recipe = [yaml_flags.layer_of(config)] if config else []
+    if parser.asks_for_help(argv):
+        print(page(argv, task_of([*recipe, words], prog), prog))
+        raise SystemExit(0)
+    resumes, folder = "--resume" in argv, words.values["out"]
+    if resumes and folder is None:
+        raise FlagError("--resume continues a run: name its folder with --out FOLDER.")
+    saved = _saved(Path(folder or "")) if resumes else []
+    task = task_of([*saved, *recipe, words], prog)
+    if saved and task_of(saved, prog) != task:
+        raise FlagError(
+            f"{folder}: is a run of --task {task_of(saved, prog)}, not {task}. Check --out."
         )
-    folder = Path(first.out or "")
-    saved = _saved_tokens(folder) if _resumes(first) else []
-    config = yaml_flags.read_tokens(first.config, RunSettings) if first.config else []
-    tokens = [*saved, *config, *argv]
+    given = read(argv, task, prog)
+    settings = merged(task, [*saved, *recipe, given], prog)
     if saved:
-        _check_task(folder, _first(saved), _first(tokens))
-    settings = _parsed(tokens, prog)
-    if saved:
-        _check_changes(_parsed(saved, prog), settings, folder)
-    elif first.resume:
-        _check_new_run(argv, first.out)
+        _check_changes(merged(task, saved, prog), settings, folder or "")
+    elif resumes:
+        _check_new_run(given, folder or "")
     return settings
+
+
+def read(argv: Sequence[str], task: str, prog: str) -> Layer:
+    """Return the flags of a command line.
+
+    Raises:
+        FlagError: A flag does not exist.
+    """
+    with flag_errors.listed_by(f"{prog} --task {task}"):
+        return Layer(parser.read(argv, flags_of(TASKS[task].settings_class())))
+
+
+def merged(task: str, layers: Sequence[Layer], prog: str) -> TrainSettings:
+    """Return the settings of some layers, with the kind of the data if none of them says it.
+
+    Raises:
+        FlagError: A setting is wrong.
+    """
+
+    def derive(values: Mapping[str, Any]) -> Mapping[str, Any]:
+        found = {**values, "task": task}
+        if found.get("data"):
+            found["data"] = data_kinds.place(task, found["data"])
+        return found | _kind(task, found)
+
+    chosen = TASKS[task].settings_class()
+    settings: TrainSettings = merge.merged(chosen, layers, f"{prog} --task {task}", derive)
+    return settings
+
+
+def task_of(layers: Sequence[Layer], prog: str) -> str:
+    """Return the task of some layers, which decides the other flags; that of scenes for a table that is not of slides.
+
+    Raises:
+        FlagError: There is no such task.
+    """
+    flag = flags_of(TASKS[DEFAULT].settings_class())["task"]
+    given = merge.last_value(layers, "task")
+    with flag_errors.listed_by(prog):
+        task = DEFAULT if given is None else str(merge.value_of(flag, given, flag.shown))
+    data = str(merge.last_value(layers, "data") or "")
+    if task == DEFAULT and data.lower().endswith(".csv") and not data_kinds.is_of_slides(data):
+        return "scenes"
+    return task
+
+
+def page(argv: Sequence[str], task: str, prog: str) -> str:
+    """Return the help of a task: its flags that apply with those of a command line."""
+    settings, name = TASKS[task].settings_class(), KINDS.get(task, "")
+    flags = dict(flags_of(settings))
+    values = help_text.known(argv, flags)
+    if name and parser.given(argv, name) is None:
+        values[name] = _known_kind(name, parser.given(argv, "data"))
+    flags.pop("test_only")  # for which tfbig evaluate stands
+    if parser.given(argv, "task") is not None:
+        flags.pop("task")
+    command = f"python {prog}" if prog.endswith(".py") else prog
+    return help_text.page(
+        f"{command} --task {task} [FLAGS]",
+        settings.__doc__ or "",
+        flags,
+        f"Example: {command} {settings.EXAMPLE}.",
+        values,
+    )
+
+
+def _known_kind(name: str, data: str | None) -> str | None:
+    """Return the kind of some data, for the help; None if it is not known."""
+    with suppress(ValueError, OSError):
+        return data_kinds.kind(name, data) if data else None
+    return None
+
+
+def current_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of `config.yaml` of a run by the names that they have now."""
+    task = TASKS.get(str(values.get("task")))
+    return with_current_names(values, task.settings_class()) if task else dict(values)
+
+
+def in_use(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that play a part in a run, of those that its `config.yaml` holds."""
+    task = TASKS.get(str(values.get("task")))
+    values = current_names(values)
+    flags = flags_of(task.settings_class()) if task else {}
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in flags or applies.unmet(name, flags, values) is None
+    }
 
 
 def resume_notices(settings: TrainSettings) -> list[str]:
@@ -65,32 +158,32 @@ def resume_notices(settings: TrainSettings) -> list[str]:
     """
     if not settings.resume:
         return []
-    if not _resumes(settings):
+    saved = _saved(Path(settings.out or ""))
+    if not saved:
         return [f"{settings.out}: holds no run yet; starting it"]
-    changes = _changes(_parsed(_saved_tokens(Path(settings.out or "")), "train.py"), settings)
+    changes = _changes(merged(settings.task, saved, "train.py"), settings)
     return [f"continues with {'; '.join(changes.values())}"] if changes else []
 
 
-def _resumes(settings: TrainSettings | Namespace) -> bool:
-    """Return whether the settings continue a run that exists."""
-    return bool(settings.resume) and (Path(settings.out or "") / CONFIG).exists()
+def _first_words(argv: Sequence[str]) -> Layer:
+    """Return the flags of a command line that decide which others there are, and where settings are from."""
+    return Layer({name: parser.given(argv, name) for name in ("task", "data", "config", "out")})
 
 
-def _saved_tokens(folder: Path) -> list[str]:
-    """Return the settings of a run as tokens of the command line."""
-    tokens = yaml_flags.read_tokens(folder / CONFIG, RunSettings)
-    if not tokens:
-        yaml_flags.exit_with(
+def _saved(folder: Path) -> list[Layer]:
+    """Return the settings of the run in a folder; none if there is no run.
+
+    Raises:
+        FlagError: They are damaged.
+    """
+    if not (folder / CONFIG).exists():
+        return []
+    layer = yaml_flags.layer_of(folder / CONFIG)
+    if not layer.values:
+        raise FlagError(
             f"{folder / CONFIG}: is empty; expected the settings of the run. Put it back, or start a new run."
         )
-    return tokens
-
-
-def _check_task(folder: Path, saved: Namespace, requested: Namespace) -> None:
-    if saved.task != requested.task:
-        yaml_flags.exit_with(
-            f"{folder}: is a run of --task {saved.task}, not {requested.task}. Check --out."
-        )
+    return [layer]
 
 
 def _changes(saved: TrainSettings, requested: TrainSettings) -> dict[str, str]:
@@ -103,8 +196,12 @@ def _changes(saved: TrainSettings, requested: TrainSettings) -> dict[str, str]:
     }
 
 
-def _check_changes(saved: TrainSettings, requested: TrainSettings, folder: Path) -> None:
-    """Exit if the settings would make it another run."""
+def _check_changes(saved: TrainSettings, requested: TrainSettings, folder: str) -> None:
+    """Check that the settings do not make it another run.
+
+    Raises:
+        FlagError: They do.
+    """
     flags = flags_of(type(requested))
 
     def may_change(name: str) -> bool:
@@ -114,76 +211,41 @@ def _check_changes(saved: TrainSettings, requested: TrainSettings, folder: Path)
     changes = _changes(saved, requested)
     refused = [line for name, line in changes.items() if not may_change(name)]
     if refused:
-        yaml_flags.exit_with(
+        raise FlagError(
             f"--resume continues the run in {folder} with its own settings, but these differ: {'; '.join(refused)}. "
             "Leave the flags out, or use another --out."
         )
 
 
-def _check_new_run(argv: Sequence[str], folder: str | None) -> None:
-    """Exit if the flags are too few to start a run.
+def _check_new_run(given: Layer, folder: str) -> None:
+    """Check that the flags are enough to start a run.
 
     `--resume` without a run starts one, so that a scheduler can use one command for the first start and for restarts.
+
+    Raises:
+        FlagError: They are too few.
     """
-    names = {token.partition("=")[0] for token in argv if token.startswith("--")}
-    if not names - {"--resume", "--out", "--epochs", "--quiet"}:
-        yaml_flags.exit_with(
+    if not given.values.keys() - {"resume", "out", "epochs", "quiet"}:
+        raise FlagError(
             f"{folder}: holds no run to resume. Check --out, or add the flags of a new run."
         )
 
 
-def _first(argv: Sequence[str]) -> Namespace:
-    """Return the settings that decide which other flags exist."""
-    first = argparse.ArgumentParser(prog="train.py", add_help=False, allow_abbrev=False)
-    parser.add_flags(first, FirstSettings)
-    known = first.parse_known_args(argv)[0]
-    is_table = str(known.data).lower().endswith(".csv")
-    if known.task == "segmentation" and is_table and not data_kinds.is_of_slides(known.data):
-        known.task = "scenes"
-    if known.data:
-        known.data = data_kinds.place(known.task, known.data)
-    return known
+def _kind(task: str, values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the kind of the data by the name of its setting, if it is missing.
 
-
-def _parsed(tokens: Sequence[str], prog: str) -> TrainSettings:
-    """Parse tokens that come from files and from the command line."""
-    first = _first(tokens)
-    added = ["--task", first.task, *_kind(first)]
-    added += ["--data", first.data] if first.data else []
-    settings: TrainSettings = parser.parse(
-        _parser(first.task, prog), TASKS[first.task].settings_class(), [*tokens, *added]
-    )
-    return settings
-
-
-def _kind(first: Namespace) -> list[str]:
-    """Return the flag of the kind of the data, if it is missing; exit with 2 if the files do not tell.
-
-    Args:
-        first: Settings that decide which other flags exist.
+    Raises:
+        FlagError: The files do not tell it, or contradict it.
     """
-    name = KINDS.get(first.task)
+    name = KINDS.get(task)
     if name is None:
-        return []
-    if first.data is None or getattr(first, name) is not None:
-        return []
-    if name == "bags" and first.features is not None:
-        return ["--bags", "features"]
+        return {}
+    data, given = values.get("data"), values.get(name)
+    if data is None or given is not None:
+        return {}
+    if name == "bags" and values.get("features") is not None:
+        return {"bags": "features"}
     try:
-        return [f"--{name}", data_kinds.kind(name, first.data)]
+        return {name: data_kinds.kind(name, data)}
     except ValueError as error:
-        yaml_flags.exit_with(str(error))
-
-
-def _parser(name: str, prog: str) -> argparse.ArgumentParser:
-    """Return the parser of a task."""
-    settings = TASKS[name].settings_class()
-    command = f"python {prog}" if prog.endswith(".py") else prog
-    whole = argparse.ArgumentParser(
-        prog=prog,
-        description=settings.__doc__,
-        epilog=f"Example: {command} {settings.EXAMPLE}.",
-        allow_abbrev=False,
-    )
-    parser.add_flags(whole, settings)
-    return whole
+        raise FlagError(str(error)) from error

@@ -6,114 +6,98 @@ from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.flag import PLACE, TUNABLE, flag, redeclared
+from tfbig.cli.settings.flag import GIVEN, PLACE, TUNABLE, flag
 
 
-def epochs_flag(default: int) -> int:
-    """Return the field of the flag `--epochs`."""
-    help_text = "number of epochs (default: %(default)s)"
-    field: int = flag(default, kind=TUNABLE, type=types.count, help=help_text)
-    return field
+@dataclass(frozen=True, kw_only=True)
+class EncoderWeights:
+    """Initial weights of an encoder, and the scale of pixels that they expect."""
 
+    SECTION = "network"
 
-def batch_size_flag(default: int, batch: str) -> int:
-    """Return the field of the flag `--batch-size`.
-
-    Args:
-        default: Default.
-        batch: What a batch contains.
-    """
-    help_text = f"{batch} (default: %(default)s)"
-    field: int = flag(default, kind=TUNABLE, type=types.count, help=help_text)
-    return field
-
-
-def channels_flag(default: float, what: str, networks: str) -> float | tuple[float, ...] | None:
-    """Return the field of a flag with one number, or one for each channel.
-
-    Args:
-        default: Number without `--encoder-weights`.
-        what: What the numbers are.
-        networks: Networks that use them.
-    """
-    help_text = (
-        f"{what} of each channel divided by 255, for {networks} (default: {default}; of --encoder-weights imagenet or "
-        "RUN, theirs; a FILE needs it)"
-    )
-    field: float | tuple[float, ...] | None = flag(type=float, nargs="+", help=help_text)
-    return field
-
-
-def encoder_weights_flag() -> str | None:
-    """Return the field of the flag `--encoder-weights`."""
-    field: str | None = flag(
+    encoder_weights: str | None = flag(
         exists="file or folder",
         kind=PLACE,
         path=True,
         words=(choices.IMAGENET, choices.RANDOM),
         metavar="imagenet|random|FILE|RUN",
-        help="initial weights of the encoder: imagenet, published ones, fetched once; a FILE with the names of "
-        "torchvision or timm (.safetensors, .npz, .h5, .pth), or of tfbig (.weights.h5, .keras); or the folder of a "
-        "RUN with the same encoder (default: random, or those of the recipe)",
+        help="initial weights of the encoder: imagenet, which are fetched; a FILE of torchvision, timm or tfbig; or "
+        "those of a RUN with the same encoder (default: random, or those of the recipe)",
     )
-    return field
+    mean: float | tuple[float, ...] | None = flag(
+        type=float,
+        nargs="+",
+        help="mean of each channel divided by 255; encoders of pathology have their own (default: 0, or that of "
+        "--encoder-weights; a FILE needs it)",
+    )
+    std: float | tuple[float, ...] | None = flag(
+        type=float, nargs="+", help="standard deviation of each channel, as --mean (default: 1)"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerSettings:
-    """Epochs, batches and the optimizer."""
+class OrderSettings:
+    """Order of the images or bags."""
 
-    SECTION = "training"
+    SECTION = "optimisation"
 
-    epochs: int = epochs_flag(10)
-    batch_size: int = batch_size_flag(1, "bags of a step, all of the same size")
+    like_sizes: bool = flag(
+        False,
+        help="put items of similar size next to each other, so that workers wait less",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """Epochs, batches, the optimizer, its learning rate over the epochs, and the epoch that is kept."""
+
+    SECTION = "optimisation"
+
+    epochs: int = flag(10, kind=TUNABLE, type=types.count, help="number of epochs")
+    batch_size: int = flag(
+        1, kind=TUNABLE, type=types.count, help="bags of a step, all of the same size"
+    )
     accumulate: int = flag(
         1,
         kind=TUNABLE,
         type=types.count,
-        help="number of steps whose gradients are averaged before the optimizer steps (default: %(default)s)",
+        help="number of steps whose gradients are averaged before the optimizer steps",
     )
     sum: bool = flag(
         False, help="sum the gradients of --accumulate steps instead of averaging them"
     )
-    optimizer: str = flag(
-        "adam", choices=choices.OPTIMIZERS, help="optimizer (default: %(default)s)"
-    )
-    lr: float = flag(
-        1e-3, kind=TUNABLE, type=types.positive, help="learning rate (default: %(default)s)"
-    )
+    optimizer: str = flag("adam", choices=choices.OPTIMIZERS, help="optimizer")
+    lr: float = flag(1e-3, kind=TUNABLE, type=types.positive, help="learning rate")
     epsilon: float = flag(
         1e-7,
         type=types.positive,
-        help="epsilon of adam and coupled_adam (default: %(default)s)",
+        help="epsilon of the optimizer",
+        only_if={"optimizer": ("adam", "coupled_adam")},
     )
     beta_1: float = flag(
         0.9,
         type=types.share,
-        help="decay of the average of the gradient, of all optimizers (default: %(default)s)",
+        help="decay of the average of the gradient, of all optimizers",
     )
     decay: float = flag(
         0.0,
         type=float,
-        help="weight decay; in coupled_adam and demon_adam an L2 penalty (default: %(default)s)",
+        help="weight decay; in coupled_adam and demon_adam an L2 penalty",
     )
     clip: float | None = flag(
         type=types.from_zero,
         help="clip the global norm of the gradient to this value; 0 for no clipping (default: no clipping)",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScheduleSettings:
-    """Learning rate over the epochs."""
-
-    SECTION = "training"
-
     schedule: str = flag(
         "cosine",
-        choices=choices.SCHEDULES,
-        help="schedule of the learning rate; changes after every epoch, with step-cosine, linear or --warmup after "
-        "every step; a cosine decreases to 0, linear to half (default: %(default)s)",
+        choices={
+            "constant": "",
+            "cosine": "to 0, epoch by epoch",
+            "step-cosine": "to 0, step by step",
+            "exponential": "by --rate",
+            "linear": "to half, step by step",
+        },
+        help="learning rate over the epochs",
     )
     warmup: float | None = flag(
         type=types.positive,
@@ -122,72 +106,52 @@ class ScheduleSettings:
     rate: float = flag(
         0.955,
         type=types.positive,
-        help="factor per epoch of --schedule exponential (default: %(default)s)",
+        help="factor of the learning rate per epoch",
+        only_if={"schedule": ("exponential",)},
     )
     demon_steps: int | None = flag(
         type=types.count,
-        help="steps after which the momentum of demon_adam and demon_adamw is 0 (default: the steps of the run)",
+        help="steps after which the momentum is 0 (default: the steps of the run)",
+        only_if={"optimizer": ("demon_adam", "demon_adamw")},
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class OrderSettings:
-    """Order of the images or bags."""
-
-    SECTION = "training"
-
-    like_sizes: bool = flag(
-        False,
-        help="put images or bags of similar size next to each other, so that workers of a round wait less for each "
-        "other",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeepSettings:
-    """The epoch that is kept."""
-
-    SECTION = "training"
-
     keep: str = flag(
         "best",
-        choices=["last", "best", "window"],
-        help="epoch that is saved and tested: the last; the best by --monitor; or the best one in the window of "
-        "--window epochs with the best average (default: %(default)s)",
+        choices={
+            "last": "",
+            "best": "by --monitor",
+            "window": "the best of the --window epochs with the best average",
+        },
+        help="epoch that is saved and tested",
     )
     monitor: str = flag(
         "loss",
         choices=["loss", "accuracy", "qwk"],
-        help="validation metric of --keep (default: %(default)s)",
+        help="validation metric of --keep",
     )
     window: int = flag(
         15,
         type=types.count,
-        help="epochs in the window of --keep window (default: %(default)s)",
+        help="epochs in the window",
+        only_if={"keep": ("window",)},
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSettings(OptimizerSettings, ScheduleSettings, OrderSettings, KeepSettings):
-    """Training of classifiers, and of masks by patches."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassifierSettings(TrainingSettings):
+class ClassifierSettings(TrainingSettings, OrderSettings):
     """Training on the targets of `--target`."""
 
-    SECTION = "training"
+    SECTION = "optimisation"
 
-    monitor: str = redeclared(
-        KeepSettings,
-        "monitor",
+    monitor: str = flag(
         "loss",
         choices=list(dict.fromkeys(name for names in choices.MONITORS.values() for name in names)),
-        help="validation metric of --keep: loss; accuracy or qwk of classes; concordance of survival; mae of a number; "
-        "auc, the mean of several labels (default: %(default)s)",
+        help="validation metric of --keep; accuracy and qwk are of --target class, concordance of survival, mae of "
+        "regression, auc of multilabel",
     )
     class_weights: bool = flag(
-        False, help="weight classes by inverse frequency; weights add up to 1"
+        False,
+        help="weight classes by inverse frequency; weights add up to 1",
+        only_if={"target": ("class",)},
     )
 
 
@@ -195,7 +159,7 @@ class ClassifierSettings(TrainingSettings):
 class EvaluationSettings:
     """Evaluation of a classifier of bags."""
 
-    SECTION = "training"
+    SECTION = "evaluation"
 
     eval_sample: float | None = flag(
         type=types.positive,
@@ -204,5 +168,6 @@ class EvaluationSettings:
     eval_repeats: int = flag(
         1,
         type=types.count,
-        help="number of draws of --eval-sample; metrics are means (default: %(default)s)",
+        help="number of draws of --eval-sample; metrics are means",
+        only_if={"eval_sample": GIVEN},
     )

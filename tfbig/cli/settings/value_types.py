@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Final
 
 from tfbig.choices import DIRECTIONS, TISSUE_METHODS, UNET_STRIDE
 from tfbig.cli.settings import choices
@@ -11,11 +12,15 @@ from tfbig.cli.settings.choices import STORED, WHOLE
 from tfbig.system.budget import parse_bytes
 
 
+class WrongValue(ValueError):
+    """Raised with a message that says what is wrong with a value."""
+
+
 def count(text: str) -> int:
     """Parse a whole number, 1 or more."""
     number = int(text)
     if number < 1:
-        raise ArgumentTypeError(f"'{text}' must be at least 1")
+        raise WrongValue(f"'{text}' must be at least 1")
     return number
 
 
@@ -23,7 +28,7 @@ def split_share(text: str) -> int:
     """Parse the share of a split, a whole number, 1 or more."""
     number = int(text)
     if number < 1:
-        raise ArgumentTypeError(
+        raise WrongValue(
             f"'{text}' must be at least 1, because a run trains, validates and tests. To choose the split of each "
             "item, give the table a column split with train, val and test"
         )
@@ -39,7 +44,7 @@ def two_or_more(text: str) -> int:
     """Parse a whole number, 2 or more."""
     number = count(text)
     if number < 2:
-        raise ArgumentTypeError(f"'{text}' must be at least 2")
+        raise WrongValue(f"'{text}' must be at least 2")
     return number
 
 
@@ -47,7 +52,7 @@ def positive(text: str) -> float:
     """Parse a number above 0."""
     number = float(text)
     if not 0 < number < float("inf"):
-        raise ArgumentTypeError(f"'{text}' must be a positive number")
+        raise WrongValue(f"'{text}' must be a positive number")
     return number
 
 
@@ -55,7 +60,7 @@ def above_one(text: str) -> float:
     """Parse a number above 1."""
     number = float(text)
     if not 1 < number < float("inf"):
-        raise ArgumentTypeError(f"'{text}' must be above 1")
+        raise WrongValue(f"'{text}' must be above 1")
     return number
 
 
@@ -63,7 +68,7 @@ def share(text: str) -> float:
     """Parse a share from 0 to 1."""
     number = float(text)
     if not 0 <= number <= 1:
-        raise ArgumentTypeError(f"'{text}' must be a share from 0 to 1")
+        raise WrongValue(f"'{text}' must be a share from 0 to 1")
     return number
 
 
@@ -71,7 +76,7 @@ def from_zero(text: str) -> float:
     """Parse a number that is not negative."""
     number = float(text)
     if not 0 <= number < float("inf"):
-        raise ArgumentTypeError(f"'{text}' must be 0 or more")
+        raise WrongValue(f"'{text}' must be 0 or more")
     return number
 
 
@@ -80,7 +85,7 @@ def byte_size(text: str) -> str:
     try:
         parse_bytes(text)
     except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None
+        raise WrongValue(str(error)) from None
     return text
 
 
@@ -92,7 +97,7 @@ def byte_size_or_zero(text: str) -> str:
 def tissue(text: str) -> str:
     """Return a way to find tissue, or the path of outlines."""
     if text not in choices.TISSUE and not Path(text).exists():
-        raise ArgumentTypeError(
+        raise WrongValue(
             f"'{text}' is neither one of {', '.join(choices.TISSUE)} nor a GeoJSON file or a folder of them"
         )
     return text
@@ -101,7 +106,7 @@ def tissue(text: str) -> str:
 def tissue_or_masks(text: str) -> str:
     """Return a way to find the tissue of slides, or the path of masks."""
     if text not in TISSUE_METHODS and not Path(text).exists():
-        raise ArgumentTypeError(
+        raise WrongValue(
             f"'{text}' is neither one of {', '.join(TISSUE_METHODS)} nor a mask or a folder of masks"
         )
     return text
@@ -111,7 +116,7 @@ def shard(text: str) -> str:
     """Check a shard such as 0/8, and return it as it is."""
     index, _, number = text.partition("/")
     if not (index.isdecimal() and number.isdecimal() and int(index) < int(number)):
-        raise ArgumentTypeError(f"'{text}' is not I/N with I from 0 to N - 1, such as 0/8")
+        raise WrongValue(f"'{text}' is not I/N with I from 0 to N - 1, such as 0/8")
     return text
 
 
@@ -119,7 +124,7 @@ def sha256(text: str) -> str:
     """Check a SHA-256 in hexadecimal digits, and return it in lower case."""
     digits = text.lower()
     if len(digits) != 64 or set(digits) - set("0123456789abcdef"):
-        raise ArgumentTypeError(f"'{text}' is not a SHA-256 of 64 hexadecimal digits")
+        raise WrongValue(f"'{text}' is not a SHA-256 of 64 hexadecimal digits")
     return digits
 
 
@@ -130,11 +135,9 @@ def crop(text: str) -> str:
     try:
         rows, columns = crop_size(text.lower())
     except ValueError:
-        raise ArgumentTypeError(
-            f"'{text}' is not rows x columns, e.g. 1024x2048, or whole"
-        ) from None
+        raise WrongValue(f"'{text}' is not rows x columns, e.g. 1024x2048, or whole") from None
     if min(rows, columns) < UNET_STRIDE or rows % UNET_STRIDE or columns % UNET_STRIDE:
-        raise ArgumentTypeError(
+        raise WrongValue(
             f"'{text}': both must be multiples of {UNET_STRIDE}, the stride of the network"
         )
     return f"{rows}x{columns}"
@@ -146,9 +149,7 @@ def crop_of_32(text: str) -> str:
     if len(parts) != 2 or not all(
         each.isdecimal() and int(each) and int(each) % 32 == 0 for each in parts
     ):
-        raise ArgumentTypeError(
-            f"{text}: expected rows x columns, multiples of 32, such as 256x256"
-        )
+        raise WrongValue(f"{text}: expected rows x columns, multiples of 32, such as 256x256")
     return text.lower()
 
 
@@ -156,7 +157,7 @@ def up_to_five(text: str) -> int:
     """Return a number from 1 to 5."""
     number = count(text)
     if number > 5:
-        raise ArgumentTypeError(f"{text}: expected 1 to 5")
+        raise WrongValue(f"{text}: expected 1 to 5")
     return number
 
 
@@ -195,9 +196,9 @@ def _three(text: str, expected: str) -> tuple[int, int, int]:
     try:
         sizes = box_size(text.lower())
     except ValueError:
-        raise ArgumentTypeError(f"'{text}' is not {expected}") from None
+        raise WrongValue(f"'{text}' is not {expected}") from None
     if min(sizes) < 1:
-        raise ArgumentTypeError(f"'{text}': all must be at least 1")
+        raise WrongValue(f"'{text}': all must be at least 1")
     return sizes
 
 
@@ -209,7 +210,7 @@ def orientation(text: str) -> str:
     named = [pair for letter in code for pair in DIRECTIONS if letter in pair]
     if len(code) == 3 and sorted(named) == sorted(DIRECTIONS):
         return code
-    raise ArgumentTypeError(
+    raise WrongValue(
         f"'{text}' is not {STORED}, nor three letters, one of R and L, one of A and P, one of S and I, such as SAR"
     )
 
@@ -222,3 +223,22 @@ def sampling(text: str) -> int | float:
 def inner_steps(text: str) -> int | str:
     """Parse a number of steps, or all."""
     return text if text == "all" else count(text)
+
+
+EXPECTED: Final[dict[Callable[[str], Any], str]] = {
+    int: "a whole number",
+    float: "a number",
+    count: "a whole number, 1 or more",
+    split_share: "the share of a split, a whole number, 1 or more",
+    count_from_zero: "a whole number, 0 or more",
+    two_or_more: "a whole number, 2 or more",
+    positive: "a number above 0",
+    above_one: "a number above 1",
+    share: "a share from 0 to 1",
+    from_zero: "a number that is not negative",
+    up_to_five: "a number from 1 to 5",
+    plane: "the number of a plane, or `max`",
+    sampling: "a share with a decimal point, or a number of patches",
+    inner_steps: "a number of steps, or all",
+}
+"""What is expected where the text is not even a number."""

@@ -6,80 +6,15 @@ from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.data_settings import confine_flag, shares_flag
-from tfbig.cli.settings.flag import PLACE, flag, redeclared
+from tfbig.cli.settings.data_settings import DrawnSplits
+from tfbig.cli.settings.flag import PLACE, Unless, flag
 from tfbig.cli.settings.run_settings import (
     UNIFIED,
     MachineSettings,
     RunSettings,
-    SeedSettings,
-    evaluated_run_flag,
-    mode_flag,
-    task_flag,
+    TaskSettings,
 )
-from tfbig.cli.settings.training_settings import (
-    KeepSettings,
-    OptimizerSettings,
-    ScheduleSettings,
-    batch_size_flag,
-    epochs_flag,
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class VolumeSegmentationTask:
-    """Task, mode and data of `--task volume-segmentation`."""
-
-    SECTION = "data"
-
-    task: str = task_flag("volume-segmentation")
-    mode: str = mode_flag(
-        {
-            "offload": "strip by strip along the longest axis, images stored in host memory or on disk",
-            "device": "plain Keras on whole crops or volumes, same data and seed",
-            "unified": UNIFIED,
-        }
-    )
-    data: str | None = flag(
-        exists="folder",
-        kind=PLACE,
-        path=True,
-        metavar="FOLDER",
-        help="folder of a data set of nnU-Net or of the Medical Segmentation Decathlon, with dataset.json; or folder "
-        "with a table volumes.csv: columns image (of several channels image_0, image_1, ...), label, and optional "
-        "case_id and split (train, val, test). Volumes are NIfTI, NRRD or DICOM",
-    )
-    class_names: tuple[str, ...] | None = flag(
-        nargs="+",
-        metavar="NAME",
-        help="names of the labels 0, 1, ..., of which 0 is the background (default: those of dataset.json)",
-    )
-    shares: tuple[int, int, int] = shares_flag()
-    confine: bool = confine_flag("files of volumes.csv or dataset.json")
-    crops: int = flag(
-        100,
-        type=types.count,
-        help="number of crops of the training volumes in an epoch, from each volume in turn, at random places that "
-        "are drawn again in every epoch (default: %(default)s)",
-    )
-    crop: str = flag(
-        "96x96x96",
-        type=types.box,
-        metavar="DxHxW",
-        help="planes x rows x columns of a crop in voxels of the network, multiples of its total stride, or whole: "
-        "each training volume whole, once in an epoch; validation and test use whole volumes (default: %(default)s)",
-    )
-    foreground: float = flag(
-        0.33,
-        type=types.share,
-        help="share of the crops that are centred at a voxel of a class but the background (default: %(default)s)",
-    )
-    augment: str = flag(
-        "mirror",
-        choices=choices.VOLUME_AUGMENTATIONS,
-        help="augmentation of training volumes. mirror: reversed along each axis in half of the cases, drawn again "
-        "in every epoch (default: %(default)s)",
-    )
+from tfbig.cli.settings.training_settings import TrainingSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +52,9 @@ class VolumeNetwork:
 
     SECTION = "network"
 
-    filters: tuple[int, ...] = flag(
+    stage_filters: tuple[int, ...] = flag(
         (32, 64, 128, 256, 320, 320),
+        was=("filters",),
         nargs="+",
         type=types.count,
         metavar="N",
@@ -133,44 +69,83 @@ class VolumeNetwork:
     loss: str = flag(
         "dice_crossentropy",
         choices=choices.VOLUME_LOSSES,
-        help="loss; dice_crossentropy: both, as nnU-Net (default: %(default)s)",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class VolumeSegmentationTraining(OptimizerSettings, ScheduleSettings, KeepSettings):
-    """Training of `--task volume-segmentation`."""
-
-    SECTION = "training"
-
-    epochs: int = epochs_flag(20)
-    batch_size: int = batch_size_flag(1, "crops of a step")
-    clip: float | None = redeclared(
-        OptimizerSettings,
-        "clip",
-        12.0,
-        help="clip the global norm of the gradient to this value; 0 for no clipping (default: %(default)s)",
-    )
-    schedule: str = redeclared(ScheduleSettings, "schedule", "step-cosine")
-    keep: str = redeclared(KeepSettings, "keep", "last")
-    monitor: str = redeclared(KeepSettings, "monitor", "loss", choices=["loss", "dice"])
-    test_only: str | None = evaluated_run_flag(
-        "the volumes of --data with split test, or on all of another folder without splits"
+        help="loss; dice_crossentropy: both, as nnU-Net",
+        section="optimisation",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeSegmentationSettings(
-    VolumeSegmentationTask,
+    TaskSettings,
+    DrawnSplits,
     VoxelSettings,
     VolumeNetwork,
-    VolumeSegmentationTraining,
-    SeedSettings,
+    TrainingSettings,
     MachineSettings,
     RunSettings,
 ):
     """Train a 3-D U-Net on volumes of CT, MR or microscopes: on crops, or on whole volumes."""
 
+    SECTION = "data"
     EXAMPLE = (
         "--task volume-segmentation --data Dataset004_Hippocampus --crop whole --out runs/mine"
     )
+
+    task: str = "volume-segmentation"
+    mode: str = flag(
+        "offload",
+        choices={
+            "offload": "strip by strip along the longest axis, images stored in host memory or on disk",
+            "device": "plain Keras on whole crops or volumes, same data and seed",
+            "unified": UNIFIED,
+        },
+    )
+    data: str | None = flag(
+        exists="folder",
+        kind=PLACE,
+        path=True,
+        metavar="FOLDER",
+        help="folder of a data set of nnU-Net or of the Medical Segmentation Decathlon, with dataset.json; or folder "
+        "with a table volumes.csv: columns image (of several channels image_0, image_1, ...), label, and optional "
+        "case_id and split (train, val, test). Volumes are NIfTI, NRRD or DICOM",
+    )
+    class_names: tuple[str, ...] | None = flag(
+        nargs="+",
+        metavar="NAME",
+        help="names of the labels 0, 1, ..., of which 0 is the background (default: those of dataset.json)",
+    )
+    crops: int = flag(
+        100,
+        type=types.count,
+        help="number of crops of the training volumes in an epoch, from each volume in turn, at random places that "
+        "are drawn again in every epoch",
+        only_if={"crop": Unless((choices.WHOLE,))},
+    )
+    crop: str = flag(
+        "96x96x96",
+        type=types.box,
+        metavar="DxHxW",
+        help="planes x rows x columns of a crop in voxels of the network, multiples of its total stride, or whole: "
+        "each training volume whole, once in an epoch; validation and test use whole volumes",
+    )
+    foreground: float = flag(
+        0.33,
+        type=types.share,
+        help="share of the crops that are centred at a voxel of a class but the background",
+        only_if={"crop": Unless((choices.WHOLE,))},
+    )
+    augment: str = flag(
+        "mirror",
+        choices=choices.VOLUME_AUGMENTATIONS,
+        help="augmentation of training volumes. mirror: reversed along each axis in half of the cases, drawn again "
+        "in every epoch",
+    )
+    epochs: int = 20
+    batch_size: int = flag(1, help="crops of a step")
+    clip: float | None = flag(
+        12.0,
+        help="clip the global norm of the gradient to this value; 0 for no clipping",
+    )
+    schedule: str = "step-cosine"
+    keep: str = "last"
+    monitor: str = flag("loss", choices=["loss", "dice"])

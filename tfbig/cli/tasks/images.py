@@ -355,7 +355,7 @@ def _cells(settings: ImageSettings, shape: Shape, inside: Sequence[int]) -> tupl
     extents = [extent for extent in shape[:-1] if extent is not None]
     if len(extents) < len(shape) - 1:
         return None
-    stride = settings.stride or settings.patch
+    stride = settings.patch_stride or settings.patch
     try:
         grid = tfbig.patchgd.PatchGrid(tuple(extents), (settings.patch,) * 2, (stride,) * 2)
         rows, columns = (n * m for n, m in zip(grid.cells, inside or (1, 1), strict=True))
@@ -383,7 +383,7 @@ def _patchgd(settings: ImageSettings, encoder: Any, head: Any, shape: Shape) -> 
         encoder,
         head,
         settings.patch,
-        settings.stride,
+        settings.patch_stride,
         settings.sampling,
         settings.inner_steps,
         accumulate if isinstance(accumulate, int) else None,

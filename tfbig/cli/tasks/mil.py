@@ -17,7 +17,7 @@ from tfbig.cli import failure_log, machine, paths
 from tfbig.cli.data import bags
 from tfbig.cli.data.splits import Data
 from tfbig.cli.settings import target_settings
-from tfbig.cli.settings.flag import fields_of
+from tfbig.cli.settings.flag import flags_of
 from tfbig.cli.settings.tasks import MILSettings
 from tfbig.cli.tasks import encoder_weights, evaluation, fitting, risk_set_steps, targets
 from tfbig.cli.tasks.target import Target
@@ -173,7 +173,7 @@ def _of_features(settings: MILSettings) -> MILSettings:
     """
     if settings.bags != "features":
         return settings
-    default = fields_of(MILSettings)["encoder"].default
+    default = flags_of(MILSettings)["encoder"].default
     if settings.encoder not in (default, "none"):
         raise paths.FlagError(
             f"--encoder {settings.encoder}: bags of --bags features are features already. Leave it out, or use --bags "
@@ -233,11 +233,12 @@ def _check_lora(settings: MILSettings) -> None:
     """Check that `--lora` has an encoder to train.
 
     Raises:
-        SourceError: There is none, or it is frozen.
+        SourceError: It is frozen.
     """
-    if settings.lora is not None and (settings.encoder == "none" or settings.mode == "frozen"):
-        other = "--encoder none" if settings.encoder == "none" else "--mode frozen"
-        raise SourceError(f"--lora {settings.lora}: {other} trains no encoder. Remove one of them.")
+    if settings.lora is not None and settings.mode == "frozen":
+        raise SourceError(
+            f"--lora {settings.lora}: --mode frozen trains no encoder. Remove one of them."
+        )
 
 
 def _loss(settings: MILSettings, target: Target) -> tuple[Any, Any]:

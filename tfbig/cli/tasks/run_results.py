@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfbig.cli.settings import training
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.results import model_card, report, run_folder, shown
 from tfbig.system import unified_memory
@@ -59,9 +60,9 @@ def print_results(numbers: Mapping[str, float], folder: Path) -> None:
         numbers: Results by name.
         folder: Run folder.
     """
-    page = report.write_report(folder)
+    page = report.write_report(folder, used=training.in_use)
     if (folder / run_folder.MODEL).exists():  # an evaluation has no model of its own
-        model_card.write_card(folder)
+        model_card.write_card(folder, training.in_use)
     text = "  ".join(f"{key} {value:.4f}" for key, value in numbers.items())
     print(f"{text}\n{_about(folder)}run folder: {folder}\nreport: {page}")
 

@@ -165,7 +165,7 @@ def _write(
     others = {"standard_deviation": deviations, "interval": intervals}
     run_results.write_metrics(folder, settings, about | means | others)
     _draw(task, folder, settings, places)
-    page = report.write_report(folder)
+    page = report.write_report(folder, used=training.in_use)
     print(f"\n{_text(rows, list(metrics))}\nrun folder: {folder}\nreport: {page}")
 
 

@@ -23,7 +23,7 @@ def make(settings: VolumeSegmentationSettings, classes: int, channels: int) -> k
         classes: Number of classes, background included.
         channels: Channels of the volumes.
     """
-    return unet3d(classes, channels, features=settings.filters, strides=strides_of(settings))
+    return unet3d(classes, channels, features=settings.stage_filters, strides=strides_of(settings))
 
 
 def strides_of(settings: VolumeSegmentationSettings) -> tuple[Stride, ...]:
@@ -35,13 +35,13 @@ def strides_of(settings: VolumeSegmentationSettings) -> tuple[Stride, ...]:
     Raises:
         FlagError: There are strides for another number of stages, or fewer than two stages.
     """
-    stages = len(settings.filters)
+    stages = len(settings.stage_filters)
     if stages < 2:
-        raise paths.FlagError(f"--filters: {stages} stage; expected two or more.")
+        raise paths.FlagError(f"--stage-filters: {stages} stage; expected two or more.")
     strides = settings.strides or ("2x2x2",) * (stages - 1)
     if len(strides) != stages - 1:
         raise paths.FlagError(
-            f"--strides: {len(strides)} strides; expected {stages - 1}, one for each of --filters but the first."
+            f"--strides: {len(strides)} strides; expected {stages - 1}, one for each of --stage-filters but the first."
         )
     return ((1, 1, 1), *(box_size(stride) for stride in strides))
 

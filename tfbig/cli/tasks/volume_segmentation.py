@@ -130,7 +130,7 @@ def _check_crop(settings: VolumeSegmentationSettings, stride: tuple[int, int, in
         )
         raise paths.FlagError(
             f"--crop {settings.crop}: must be multiples of {'x'.join(map(str, stride))}, the total stride of the "
-            f"network. Use --crop {fits}, or fewer --filters."
+            f"network. Use --crop {fits}, or fewer --stage-filters."
         )
 
 
