@@ -27,27 +27,29 @@ def test_which_images_results_are_of(metrics: dict[str, Any], tested: bool, sent
 
 
 SURVIVAL = {"survival_loss", "time_bins", "time_cuts", "alpha"}
-DRAWN = {"num_images", "canvas", "factors", "digits"}
-COMPOSED = {"num_bags", "instances", "share", "key"}
 PATCHES = {"patch", "sampling", "inner_accumulate", "encoder_scale", "filling_norm"}
 BY_SETTINGS: list[tuple[tuple[str, ...], set[str], set[str]]] = [
-    (("images", "--images", "folder"), {"shares"}, {*DRAWN, *SURVIVAL, "stain", "eval_split"}),
-    (("images", "--images", "drawn"), DRAWN, {"shares", "stain", *PATCHES, "sampler"}),
+    (("images", "--images", "folder"), {"shares"}, {*SURVIVAL, "stain", "eval_split"}),
+    (("images", "--images", "drawn"), {"canvas"}, {"shares", "stain", *PATCHES, "sampler"}),
     (("images", "--images", "drawn", "--mode", "patchgd"), {*PATCHES, "sampler"}, {"shares"}),
     (("patchgd-segmentation",), PATCHES, {"rate"}),
-    (("images", "--images", "slides", "--target", "survival"), {*SURVIVAL, "stain"}, DRAWN),
+    (
+        ("images", "--images", "slides", "--target", "survival"),
+        {*SURVIVAL, "stain"},
+        {"keep_aspect"},
+    ),
     (
         ("mil", "--bags", "slides", "--target", "survival", "--survival-loss", "cox"),
         {"survival_loss", "tissue"},
-        {*COMPOSED, "alpha", "time_bins", "pseudo_bags"},
+        {"alpha", "time_bins", "pseudo_bags"},
     ),
     (
         ("mil", "--bags", "shapes", "--model", "dtfd"),
-        {*COMPOSED, "pseudo_bags"},
+        {"pseudo_bags"},
         {"shares", "tissue"},
     ),
-    (("mil", "--bags", "folder", "--keep", "window"), {"window", "shares"}, {*COMPOSED, "rate"}),
-    (("images", "--images", "pictures"), {"shares"}, DRAWN),
+    (("mil", "--bags", "folder", "--keep", "window"), {"window", "shares"}, {"rate"}),
+    (("images", "--images", "pictures"), {"shares"}, {"stain"}),
     (("segmentation",), {"crops", "schedule"}, {"shares", "rate", "window"}),
     (("segmentation", "--schedule", "exponential"), {"rate"}, {"shares"}),
 ]

@@ -3,7 +3,7 @@
 import dataset_folders
 import numpy as np
 import pytest
-from cli_runs import PATCHGD, metrics, run_patchgd
+from cli_runs import metrics, patchgd, run_patchgd
 from PIL import Image
 from samples import ROOT
 
@@ -57,7 +57,7 @@ def test_images_of_every_mode(first, last, tmp_path):
         lines.append(f"{name},{number % 2},{split}")
     (tmp_path / "images.csv").write_text("\n".join(lines))
     flags = ["--images", "folder", "--data", str(tmp_path)]
-    data = images.load(train.settings_of([*PATCHGD, *flags]))
+    data = images.load(train.settings_of(patchgd(*flags)))
     deep = (first, last).count("I;16")
     assert [len(getattr(data, split).images) for split in splits.SPLITS] == [3 - deep] * 3
     assert len(data.failed) == 3 * deep
@@ -78,7 +78,7 @@ def test_augmentation_and_aspect_of_a3(tmp_path):
                 pixels[:, :20] = 255  # outside of the middle
                 Image.fromarray(pixels).save(tmp_path / split / name / f"{i}.png")
     flags = ["--images", "pictures", "--data", str(tmp_path), "--side", "38", "--keep-aspect"]
-    options = train.settings_of([*PATCHGD, *flags, "--augment", "a3", "--batch-size", "4"])
+    options = train.settings_of(patchgd(*flags, "--augment", "a3", "--batch-size", "4"))
     data = images.load(options)
     assert not any((image.read(0, 38) == 255).any() for image in data.test.images)
     first, second, again = (
@@ -102,7 +102,7 @@ def test_shares_of_splits(tmp_path):
         Image.new("L", (20, 20)).save(tmp_path / f"{number}.png")
     (tmp_path / "images.csv").write_text(f"image,label\n{rows}")
     flags = ["--images", "folder", "--data", str(tmp_path), "--shares", "72", "8", "20"]
-    data = images.load(train.settings_of([*PATCHGD, *flags]))
+    data = images.load(train.settings_of(patchgd(*flags)))
     assert [len(getattr(data, split).labels) for split in splits.SPLITS] == [36, 4, 10]
 
 
@@ -119,7 +119,7 @@ def test_all_of_other_data_is_evaluated(tmp_path):
     counts = []
     for name in ("mine", "other"):
         flags = ["--images", "pictures", "--data", str(tmp_path / name), "--test-only", str(run)]
-        counts.append(len(images.load(train.settings_of([*PATCHGD, *flags])).test.images))
+        counts.append(len(images.load(train.settings_of(patchgd(*flags))).test.images))
     assert counts == [4, 20]
 
 
@@ -148,7 +148,7 @@ def test_class_folders_with_mixing(mode, tmp_path):
     flags += ("--mode", mode)
     assert run_patchgd(tmp_path / "out", *flags, "--augment", "a3", "--epochs", "1") == 0
     assert np.sum(metrics(tmp_path / "out")["confusion"]) == 6
-    loaded = images.load(train.settings_of([*PATCHGD, *flags]))
+    loaded = images.load(train.settings_of(patchgd(*flags)))
     assert [len(getattr(loaded, s).labels) for s in splits.SPLITS] == [18, 2, 6]
     assert loaded.classes == ("cat", "dog")
 

@@ -242,7 +242,6 @@ def test_attention_by_code(size, stride, codes):
         (("--patch", "65"), "smaller than a patch"),
         (("--patch", "4"), "a patch of 4 x 4 pixels is too small for --encoder small"),
         (("--inner-patch", "5"), "--inner-patch 5: does not tile a patch of 16"),
-        (("--inner-patch", "8", "--mode", "device"), "--inner-patch: only --mode patchgd"),
         (("--factors", "1", "9"), "do not fit an image of 64"),
         (("--schedule", "constant", "--warmup", "1"), "--warmup needs"),
         (("--augment", "a3", "--monitor", "qwk"), "--monitor qwk: kappa needs one class"),

@@ -12,8 +12,6 @@ from tfbig.cli.settings.reader_settings import ReaderSettings
 TABLES = {"bags": ("slides", "features"), "images": ("slides",)}
 """Kinds of data that are a table of slides."""
 SLIDES = {"bags": ("slides",), "images": ("slides",)}
-COMPOSED = {"bags": ("shapes", "digits", "pictures")}
-DRAWN = {"images": ("drawn", "digits")}
 CLASSES = {"target": ("class",)}
 
 
@@ -186,22 +184,17 @@ class ComposedBagSettings:
         type=types.count,
         metavar=("TRAIN", "VAL", "TEST"),
         help="number of composed bags",
-        only_if=COMPOSED,
     )
-    instances: int = flag(
-        20, type=types.count, help="instances of a composed bag", only_if=COMPOSED
-    )
+    instances: int = flag(20, type=types.count, help="instances of a composed bag")
     share: float = flag(
         0.2,
         type=types.share,
         help="share of key-class instances in a positive bag",
-        only_if=COMPOSED,
     )
     key: int = flag(
         9,
         type=int,
         help="key class, from 0: a bag that contains it is positive",
-        only_if=COMPOSED,
     )
 
 
@@ -318,13 +311,11 @@ class UltraMnistSettings:
         nargs=3,
         type=types.count,
         metavar=("TRAIN", "VAL", "TEST"),
-        only_if=DRAWN,
         help="number of UltraMNIST images, rounded down to multiples of 10 (default: 5000 200 500)",
     )
     canvas: int = flag(
         256,
         type=types.count,
-        only_if=DRAWN,
         help="rows and columns of UltraMNIST images, in pixels (default: 256)",
     )
     factors: tuple[int, int] = flag(
@@ -332,7 +323,6 @@ class UltraMnistSettings:
         nargs=2,
         type=types.count,
         metavar=("LOW", "HIGH"),
-        only_if=DRAWN,
         help="smallest and largest size of UltraMNIST digits, in units of 28 pixels; half of the smallest have 14 "
         "pixels; published: 1 9 with --canvas 512 (default: 1 1)",
     )
@@ -341,7 +331,6 @@ class UltraMnistSettings:
         nargs="+",
         type=types.count,
         metavar="N",
-        only_if=DRAWN,
         help="numbers of digits in an UltraMNIST image (default: 3 4 5)",
     )
 
