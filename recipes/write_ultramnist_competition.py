@@ -16,7 +16,7 @@ from tfbig.cli.data.splits import split_rows
 from tfbig.errors import SourceError
 from tfbig.recipes import folders
 from tfbig.results import run_folder
-from tfbig.sources import csv_table
+from tfbig.sources.table import Table
 
 SUMS = tuple(map(str, range(28)))
 
@@ -28,17 +28,13 @@ def rows(folder: Path, seed: int) -> list[dict[str, str]]:
         SourceError: `train.csv` is missing or has other columns, or an image is missing.
     """
     file = folder / "train.csv"
-    if not file.exists():
-        raise SourceError(f"{file}: no such file; expected a table with columns id, digit_sum.")
     found = []
-    for line, row in enumerate(csv_table.read_rows(file), start=2):
-        image = (folder / "train" / f"{row.get('id')}.jpeg").resolve()
-        if row.get("digit_sum") not in SUMS:
-            raise SourceError(
-                f"{file}: line {line}: digit_sum '{row.get('digit_sum')}'; expected 0 to 27."
-            )
+    for row in Table.read(file, ["id", "digit_sum"], flag="").rows:
+        image = (folder / "train" / f"{row['id']}.jpeg").resolve()
+        if row["digit_sum"] not in SUMS:
+            raise SourceError(f"{row.place}: digit_sum '{row['digit_sum']}'; expected 0 to 27.")
         if not image.exists():
-            raise SourceError(f"{file}: line {line}: {image}: no such file. Download it again.")
+            raise SourceError(f"{row.place}: {image}: no such file. Download it again.")
         # `split_rows` keeps the rows of a case together; each image is its own
         found.append(
             {"case_id": image.stem, "label": row["digit_sum"], "split": "", "image": str(image)}

@@ -78,7 +78,13 @@ def segmentation_run(segmentation_data: Path) -> Run:
 @pytest.fixture(scope="session")
 def skipping_run(segmentation_data: Path) -> Run:
     """A run of `--task segmentation` on whole slides without their background, by tissue of one grey value."""
-    flags = [*cli_runs.SEGMENTATION, "--data", str(segmentation_data), "--crop", "whole"]
+    flags = [
+        *cli_runs.without(cli_runs.SEGMENTATION, "--crops"),
+        "--data",
+        str(segmentation_data),
+        "--crop",
+        "whole",
+    ]
     flags += ["--epochs", "1", "--tissue", "grey"]
     return run_once(flags, segmentation_data.parent / "skipping", segmentation_data)
 

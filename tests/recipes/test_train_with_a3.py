@@ -19,7 +19,7 @@ from tfbig.recipes import train_with_a3
 SMALL = [
     *("--config", str(ROOT / "recipes/patchgd-imagenet100-as-published.yaml")),
     *("--encoder", "small", "--latent", "8", "--head", "smaller", "--head-width", "8"),
-    *("--side", "38", "--patch", "16", "--stride", "8", "--batch-size", "4"),
+    *("--side", "38", "--patch", "16", "--patch-stride", "8", "--batch-size", "4"),
 ]
 
 

@@ -83,9 +83,21 @@ def cohort_settings(table: Path, **changes: Any) -> Namespace:
     return Namespace(**COHORT | {"data": str(table)} | changes)
 
 
+def without(flags: list[str], *names: str) -> list[str]:
+    """Return flags without some, which have one value each."""
+    dropped = {place + k for place, word in enumerate(flags) if word in names for k in (0, 1)}
+    return [word for place, word in enumerate(flags) if place not in dropped]
+
+
+def patchgd(*flags: str) -> list[str]:
+    """Return `PATCHGD` with some flags; without its patches in another mode."""
+    kept = without(PATCHGD, "--patch") if "--mode" in flags else PATCHGD
+    return [*kept, *flags]
+
+
 def run_patchgd(out: Path, *flags: str) -> Any:
     """Train a small run of `--task images`, and return the exit code."""
-    return train.main([*PATCHGD, "--out", str(out), *flags])
+    return train.main([*patchgd(*flags), "--out", str(out)])
 
 
 def run_mil(out: Path, *flags: str) -> Any:
@@ -211,7 +223,8 @@ def like_a_test() -> Iterator[None]:
 
 def run_segmentation(data: Path, out: Path, *flags: str) -> Any:
     """Train a small run of `--task segmentation`, and return the exit code."""
-    return train.main(["--data", str(data), "--out", str(out), *SEGMENTATION, *flags])
+    small = without(SEGMENTATION, "--crops") if "whole" in flags else SEGMENTATION
+    return train.main(["--data", str(data), "--out", str(out), *small, *flags])
 
 
 TILE = ["--tile", "64", "--level", "0"]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cli_runs import PATCHGD, metrics, run_patchgd
+from cli_runs import metrics, patchgd, run_patchgd
 from PIL import Image
 
 import train
@@ -55,7 +55,7 @@ def test_images_of_every_mode(first, last, tmp_path):
         lines.append(f"{name},{number % 2},{split}")
     (tmp_path / "images.csv").write_text("\n".join(lines))
     flags = ["--images", "folder", "--data", str(tmp_path)]
-    data = images.load(train.settings_of([*PATCHGD, *flags]))
+    data = images.load(train.settings_of(patchgd(*flags)))
     deep = (first, last).count("I;16")
     assert [len(getattr(data, split).images) for split in splits.SPLITS] == [3 - deep] * 3
     assert len(data.failed) == 3 * deep
@@ -72,7 +72,7 @@ def test_shares_of_splits(tmp_path):
         Image.new("L", (20, 20)).save(tmp_path / f"{number}.png")
     (tmp_path / "images.csv").write_text(f"image,label\n{rows}")
     flags = ["--images", "folder", "--data", str(tmp_path), "--shares", "72", "8", "20"]
-    data = images.load(train.settings_of([*PATCHGD, *flags]))
+    data = images.load(train.settings_of(patchgd(*flags)))
     assert [len(getattr(data, split).labels) for split in splits.SPLITS] == [36, 4, 10]
 
 
@@ -111,7 +111,7 @@ def test_all_of_other_data_is_evaluated(tmp_path):
     counts = []
     for name in ("mine", "other"):
         flags = ["--images", "pictures", "--data", str(tmp_path / name), "--test-only", str(run)]
-        counts.append(len(images.load(train.settings_of([*PATCHGD, *flags])).test.images))
+        counts.append(len(images.load(train.settings_of(patchgd(*flags))).test.images))
     assert counts == [4, 20]
 
 
@@ -140,7 +140,7 @@ def test_class_folders(mode, tmp_path):
     flags += ("--mode", mode)
     assert run_patchgd(tmp_path / "out", *flags, "--epochs", "1") == 0
     assert np.sum(metrics(tmp_path / "out")["confusion"]) == 6
-    loaded = images.load(train.settings_of([*PATCHGD, *flags]))
+    loaded = images.load(train.settings_of(patchgd(*flags)))
     assert [len(getattr(loaded, s).labels) for s in splits.SPLITS] == [18, 2, 6]
     assert loaded.classes == ("cat", "dog")
 

@@ -17,7 +17,7 @@ def test_preparation_of_a_run(strides: list[str] | None, tmp_path) -> None:  # t
     settings = request.parse(argv).settings
     config = {
         "task": "volume-segmentation",
-        "filters": [4, 8, 8],
+        "stage_filters": [4, 8, 8],
         "strides": strides,
         "spacing": [3, 1, 1],
         "intensity_window": [-100, 200],

@@ -13,7 +13,7 @@ import pytest
 import target_bags
 import target_images
 import tensorflow as tf
-from cli_runs import history, metrics
+from cli_runs import history, metrics, without
 from samples import ENVIRONMENT, ROOT
 from worker_processes import ended, free_ports
 
@@ -87,7 +87,7 @@ def test_two_workers_end_as_one(task: str, tmp_path: Path) -> None:
     """They share the members of each risk set: features of bags in plain Keras, and streamed images."""
     write = target_bags if task == "bags" else target_images
     flags = [
-        *write.FLAGS,
+        *(without(write.FLAGS, "--patch", "--sampling") if task == "images" else write.FLAGS),
         *("--target", "survival", "--survival-loss", "cox", "--batch-size", "1"),
         *("--accumulate", "8", "--epochs", "2", "--precision", "float64"),
         *("--data", str(write.write(tmp_path / "data", "survival"))),

@@ -218,7 +218,7 @@ class InstanceSettings:
     min_grey: float | None = flag(
         was=("foreground",),
         type=types.share,
-        help="drop tiles with a smaller share of pixels with grey values from 3 to 230 (default: keep all)",
+        help="smallest share of grey values from 3 to 230 in a tile (default: any)",
     )
     fill: bool = flag(
         False,
@@ -227,14 +227,14 @@ class InstanceSettings:
     )
     augment: bool = flag(
         False,
-        help="random blur, colours, flips and rotations, the same for all instances of a bag",
+        help="random blur, colours, flips and rotations, the same for a whole bag",
     )
     augment_each: bool = flag(
         False, help="the same, but different for each instance; instead of --augment"
     )
     sample: float | None = flag(
         type=types.positive,
-        help="instances drawn from a training bag: a number, or a share below 1 (default: all)",
+        help="instances drawn from a training bag, or a share below 1 (default: all)",
     )
     val_sample: float | None = flag(
         type=types.positive, help="instances drawn from a validation bag (default: all)"

@@ -61,7 +61,7 @@ class TrainingSettings:
         1,
         kind=TUNABLE,
         type=types.count,
-        help="number of steps whose gradients are averaged before the optimizer steps",
+        help="steps whose gradients are averaged before an update",
     )
     sum: bool = flag(
         False, help="sum the gradients of --accumulate steps instead of averaging them"
@@ -163,7 +163,7 @@ class EvaluationSettings:
 
     eval_sample: float | None = flag(
         type=types.positive,
-        help="instances drawn from a test bag: a number, or a share below 1 (default: all)",
+        help="instances drawn from a test bag, or a share below 1 (default: all)",
     )
     eval_repeats: int = flag(
         1,

@@ -57,10 +57,8 @@ class ImageTask(Task[ImageSettings, Data]):
         target_settings.check(settings)
         if settings.test_only:
             settings = replace(settings, **targets.of_evaluated_run(settings))
-        if settings.inner_patch and (settings.mode != "patchgd" or settings.encoder == "series"):
-            raise SourceError(
-                "--inner-patch: only --mode patchgd has a hierarchy, and of images, not of series. Remove it."
-            )
+        if settings.inner_patch and settings.encoder == "series":
+            raise SourceError("--inner-patch: series have no hierarchy, only images. Remove it.")
         settings = background.resolved(settings)
         if settings.mode == "patchgd" or settings.images != "slides":
             background.refuse(
