@@ -91,7 +91,7 @@ def test_folds_of_a_folder(tmp_path):
     ):
         tested = []
         for fold in "012":
-            argv = [*PATCHGD, "--images", *flags, "--folds", "3", "--fold", fold]
+            argv = patchgd("--images", *flags, "--folds", "3", "--fold", fold)
             data = images.load(train.settings_of(argv))
             assert [len(getattr(data, split).labels) for split in splits.SPLITS] == [4, 4, 4]
             tested += [image.name for image in data.test.images]
