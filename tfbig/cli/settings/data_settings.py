@@ -75,14 +75,12 @@ class SplitSettings(DrawnSplits):
         path=True,
         metavar="FILE",
         help="splits_0.csv in the format of CLAM: columns train, val, test",
-        only_if=TABLES,
     )
     folds: int | None = flag(
         type=types.count,
         help="number of folds of cross-validation, by case and stratified by label; trains a run for each, in the "
         "folders fold-0, fold-1, ... of --out, and writes the mean and a confidence interval of each metric; the next "
         "fold is for validation (default: no folds)",
-        only_if=TABLES,
     )
     fold: int | None = flag(
         type=types.count_from_zero,
