@@ -20,7 +20,7 @@ from tfbig.patchgd import PatchGDSegmentation
 FILES = {
     *("checkpoints", "config.yaml", "history.csv", "kept.weights.h5", "learning_curve.png"),
     *("mask_0.png", "mask_1.png", "metrics.json", "model.keras", "predictions.csv", "rates.json"),
-    *("MODEL_CARD.md", "report.html", "slides.csv", "versions.json", "views"),
+    *("MODEL_CARD.md", "report.html", "slides.csv", "versions.json", "views", ".tfbig-files"),
 }
 
 
