@@ -91,7 +91,8 @@ def without(flags: list[str], *names: str) -> list[str]:
 
 def patchgd(*flags: str) -> list[str]:
     """Return `PATCHGD` with some flags; without its patches in another mode."""
-    kept = without(PATCHGD, "--patch") if "--mode" in flags else PATCHGD
+    other = "--mode" in flags and flags[flags.index("--mode") + 1] != "patchgd"
+    kept = without(PATCHGD, "--patch") if other else PATCHGD
     return [*kept, *flags]
 
 

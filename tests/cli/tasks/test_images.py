@@ -231,7 +231,6 @@ def test_data_is_needed(tmp_path, capsys):
         (("--patch", "65"), "smaller than a patch"),
         (("--patch", "4"), "a patch of 4 x 4 pixels is too small for --encoder small"),
         (("--inner-patch", "5"), "--inner-patch 5: does not tile a patch of 16"),
-        (("--inner-patch", "8", "--mode", "device"), "--inner-patch: only --mode patchgd"),
         (("--schedule", "constant", "--warmup", "1"), "--warmup needs"),
     ],
 )
