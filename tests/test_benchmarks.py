@@ -163,6 +163,7 @@ def test_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--shares: invalid float value: 'few'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_function_in_a_process_of_its_own() -> None:
     line = harness.apart(models_let_go.kept, models_let_go.Arguments((), 1, 1), "functions")
     assert line.keys() == {"kept_bytes", "kept_objects"}

@@ -263,7 +263,12 @@ HEADS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", HEADS)
+FAST = ("reshape with -1", "tile")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in HEADS]
+)
 def test_heads_that_name_the_size_of_the_batch(name: str) -> None:
     """Of images of fixed size; a head without another way to be read is called on the whole images."""
     image = keras.Input((16, 12, 3))

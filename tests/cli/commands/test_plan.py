@@ -31,11 +31,15 @@ def test_run_file_and_network(segmentation_run, tmp_path, capsys):
     assert "1 x 256 x 320 x 3" in capsys.readouterr().out
 
 
-def test_errors(segmentation_run, capsys):
+@pytest.mark.slow
+def test_a_budget_that_does_not_do(segmentation_run, capsys):
     run = segmentation_run.folder
     assert main(["plan", str(run), "65536x65536", "--host-memory", "100MB", "--disk", "0"]) == 1
     assert "Raise --host-memory to" in capsys.readouterr().err
-    assert main(["plan", str(run), "0x12"]) == 1
+
+
+def test_errors(segmentation_run, capsys):
+    assert main(["plan", str(segmentation_run.folder), "0x12"]) == 1
     assert "0x12: is not a size" in capsys.readouterr().err
 
 
