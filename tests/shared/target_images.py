@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import target_bags
-from cli_runs import write_table
+from cli_runs import without, write_table
 from PIL import Image
 
 import train
@@ -70,5 +71,8 @@ def write(folder: Path, target: str, splits: list[str] | None = None) -> Path:
 
 
 def run(data: Path, out: Path, target: str, *flags: str) -> Any:
-    """Train on images of `write`, and return the exit code."""
-    return train.main([*FLAGS, "--target", target, "--data", str(data), "--out", str(out), *flags])
+    """Train on images of `write`, and return the exit code; without patches in another mode than patchgd."""
+    modes = [value for flag, value in pairwise(flags) if flag == "--mode"]
+    other = bool(modes) and modes[-1] != "patchgd"
+    usual = without(FLAGS, "--patch", "--sampling") if other else FLAGS
+    return train.main([*usual, "--target", target, "--data", str(data), "--out", str(out), *flags])
