@@ -270,7 +270,7 @@ FAST = ("reshape with -1", "tile")
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in HEADS]
 )
 def test_heads_that_name_the_size_of_the_batch(name: str) -> None:
-    """Of images of fixed size; a head without another way to be read is called on the whole images."""
+    """A head of images of fixed size is read, or is called on the whole images where it cannot be."""
     image = keras.Input((16, 12, 3))
     x = layers.Conv2D(8, 3, padding="same")(image)
     plain = keras.Model(image, layers.Dense(2)(Head(HEADS[name])(x)))

@@ -116,7 +116,7 @@ def labelled(labels: np.ndarray) -> Namespace:
 
 
 def test_classes_that_no_label_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense_items, "PIXELS", 40)  # four rows
+    monkeypatch.setattr(dense_items, "AT_ONCE", 40)  # four rows
     empty, half, full = (np.zeros((100, 10), np.uint8) for _ in range(3))
     half[:50] = 1
     full[96:] = 2

@@ -19,7 +19,7 @@ WEIGHTED = ("image", "labels", "weights")
 """What a batch of images has whose labels do not count everywhere."""
 LABELLED = WEIGHTED[:2]
 """What a batch of other images has."""
-PIXELS = 1 << 22
+AT_ONCE = 1 << 22
 """Bytes of labels that are read at once to find their classes."""
 
 
@@ -116,7 +116,7 @@ def missing_classes(items: Sequence[Any], count: int) -> list[int]:
     missing = set(range(count)) if items else set()
     for item in items:
         labels, rows = item.labels, item.labels.shape[0]
-        at_once = max(PIXELS // (labels.nbytes // rows), 1)
+        at_once = max(AT_ONCE // (labels.nbytes // rows), 1)
         starts = sorted(range(0, rows, at_once), key=lambda start: abs(2 * start + at_once - rows))
         with contextlib.suppress(SourceError):
             for start in starts:

@@ -102,6 +102,10 @@ class DenseTask(Task[S, D]):
         """Return what an epoch is validated on: whole images."""
         return [self.padded(settings, data, item) for item in self.items(data).val]
 
+    def largest_validated(self, settings: S, data: D) -> Any:
+        """Return the image, or the shape of a batch, of the largest step of validation."""
+        return _largest(self.validated(settings, data))
+
     def streamed(self, settings: S, twin: keras.Model) -> Any:
         """Return a network that runs strip by strip with the variables of another."""
         return tfbig.stream(twin, machine.budget(settings), devices=settings.devices)
@@ -162,7 +166,7 @@ class DenseTask(Task[S, D]):
             largest = _largest(self.padded(settings, data, item) for item in train)
             if settings.batch_size > 1:
                 largest = (settings.batch_size, *largest.shape)
-        validation = model.plan(_largest(self.validated(settings, data)), training=False)
+        validation = model.plan(self.largest_validated(settings, data), training=False)
         return Plans(model.plan(largest), validation)
 
     def fit(self, models: Models, settings: S, data: D, folder: Path) -> History:

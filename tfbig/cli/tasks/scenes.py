@@ -94,11 +94,15 @@ class Scenes(DenseTask[SceneSettings, SceneData]):
 
     def validated(self, settings: SceneSettings, data: SceneData) -> Sequence[LabelledScene]:
         """Return crops, always the same, or whole scenes where these are trained on or are smaller than a crop."""
+        size, cropped = scenes.crop_of(settings), _cropped(settings, data)
+        return scenes.draw(cropped, size, settings.crops, [settings.seed]) if cropped else data.val
+
+    def largest_validated(self, settings: SceneSettings, data: SceneData) -> Any:
+        """Return the shape of a crop, for which no crop is drawn, or the largest whole scene."""
         size = scenes.crop_of(settings)
-        if size is None:
-            return data.val
-        fits = [s for s in data.val if min(np.subtract(s.filled.scene.shape[:2], size)) >= 0]
-        return scenes.draw(fits, size, settings.crops, [settings.seed]) if fits else data.val
+        if size is None or not _cropped(settings, data):
+            return super().largest_validated(settings, data)
+        return (1, *size, data.val[0].image.shape[-1])
 
     def curve(self, settings: SceneSettings) -> Curve:
         """Return what the learning curve shows."""
@@ -125,6 +129,14 @@ class Scenes(DenseTask[SceneSettings, SceneData]):
     ) -> dict[str, float]:
         """Return the metrics of all pixels together, and write a table of the classes."""
         return scene_results.together(settings, [each.counts for each in judged], folder)
+
+
+def _cropped(settings: SceneSettings, data: SceneData) -> list[LabelledScene]:
+    """Return the scenes for validation that are cropped: those that crops fit into; none if scenes are whole."""
+    size = scenes.crop_of(settings)
+    if size is None:
+        return []
+    return [s for s in data.val if min(np.subtract(s.filled.scene.shape[:2], size)) >= 0]
 
 
 def make_model(settings: SceneSettings) -> keras.Model:
