@@ -90,6 +90,12 @@ class Strip:
         return [along.inputs[position] for along in self.axes]
 
 
+DATA_FORMATS = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
+"""Names of the layout of images by their number of spatial axes.
+
+They are the defaults, but without its name TensorFlow has no gradient of a convolution of eager volumes.
+"""
+
 Part = tuple[Any, Any]
 """First row (column, ...) and number of rows to take."""
 
@@ -244,7 +250,8 @@ def convolution(
     def one(x: tf.Tensor, kernel: tf.Tensor, padding: str) -> tf.Tensor:
         if len(axes) == 2 and taps(axes) == prod(strides) == 1 and not backend.accelerator():
             return pixelwise(x, kernel)
-        return tf.nn.convolution(x, kernel, strides, padding, dilations=dilations)
+        data_format = DATA_FORMATS[len(axes)]
+        return tf.nn.convolution(x, kernel, strides, padding, data_format, dilations)
 
     def run(x: tf.Tensor, padding: str) -> tf.Tensor:
         if groups == 1:
@@ -372,6 +379,7 @@ def transposed_convolution(
         tf.stack([shape[0], *full, filters]),
         [a.stride for a in axes],
         "VALID",
+        data_format=DATA_FORMATS[len(axes)],
         dilations=[a.dilation for a in axes],
     )
     cut = len(strip.axes)

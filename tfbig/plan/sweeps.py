@@ -241,7 +241,7 @@ class Sweep:
         for node in reversed(self.locals):
             for p in node.image_positions:
                 source = node.inputs[p]
-                _, inside = _window(node, p, axis, need[node.output], rows)
+                _, inside = window_of(node, p, axis, need[node.output], rows)
                 need[source] = need[source].hull(inside) if source in need else inside
         return need
 
@@ -261,7 +261,7 @@ class Sweep:
             geometry["own start", value], geometry["own stop", value] = owned[value]
         for node in self.locals:
             for p in node.image_positions:
-                window, inside = _window(node, p, axis, need[node.output], rows)
+                window, inside = window_of(node, p, axis, need[node.output], rows)
                 geometry["start", node.output, p], geometry["stop", node.output, p] = inside
                 if window is inside:
                     continue  # no padding
@@ -273,7 +273,7 @@ class Sweep:
         return geometry
 
 
-def _window(
+def window_of(
     node: Node, position: int, axis: int, need: Interval, rows: Mapping[int, int]
 ) -> tuple[Interval, Interval]:
     """Return the rows of one input that some rows of the output need: with padding, and those inside of the image."""
