@@ -56,10 +56,10 @@ def _independent_of_order() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _small_images_stream(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stream small images too, which would run in plain Keras; but not in tests of that, marked `plain`."""
-    from tfbig.streaming import program_cache
+    from tfbig.streaming import settings
 
     if request.node.get_closest_marker("plain") is None:
-        monkeypatch.setattr(program_cache.Settings, "_plain_bytes", lambda self, host: 0)
+        monkeypatch.setattr(settings.Settings, "_plain_bytes", lambda self, host: 0)
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfbig.engine import keras_variables
+from tfbig.engine.bound_program import BoundProgram
 from tfbig.engine.program import Program
 from tfbig.network import keras_reader
 from tfbig.network.attention_pooling import AttentionPooling as AttentionPooling
@@ -109,7 +109,7 @@ class Streamed(tf_errors.UnwrappedCall):
         program = self._program(bool(training), tensors)
         if program is None:
             return self._plain(inputs, training)
-        return keras_variables.call(program, tensors)[0]
+        return BoundProgram(program, tensors).outputs()[0]
 
     def _plain(self, inputs: Any, training: bool | None) -> Any:
         """Run the twin on the whole input."""

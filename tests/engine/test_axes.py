@@ -15,7 +15,7 @@ from keras import layers, ops
 from twins import assert_close, assert_streams, images, step, unlike_at_start
 
 import tfbig
-from tfbig.engine import keras_variables
+from tfbig.engine.bound_program import BoundProgram
 from tfbig.engine.program import Program
 from tfbig.geometry.windows import Window
 from tfbig.network import keras_reader
@@ -139,7 +139,7 @@ def transposed(model: keras.Model, order: tuple[int, ...], rows: int, training: 
     """Return the model with its axes in another order, as a function of images in the usual order."""
     graph = keras_reader.read(model, training, order=order)
     program = Program(graph, make_planner(graph, 2**28, strip_rows=rows, training=training))
-    return lambda x, training: keras_variables.call(program, [x])
+    return lambda x, training: BoundProgram(program, [x]).outputs()
 
 
 PLANE, FIRST_STACK, SECOND_STACK = (

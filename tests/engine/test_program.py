@@ -10,7 +10,7 @@ import tensorflow as tf
 from exactness import FLOAT64, assert_same
 from graphs import make_planner
 
-from tfbig.engine import keras_variables
+from tfbig.engine.bound_program import weights_of
 from tfbig.engine.program import Program
 from tfbig.network import keras_reader
 from tfbig.stores import host_store
@@ -38,7 +38,7 @@ def test_run_is_the_model(float64: None) -> None:
     model = network()
     program, x = program_of(model), image()
     (source,), (output,) = program.graph.inputs, program.graph.outputs
-    weights = keras_variables.weights(program)
+    weights = weights_of(program.graph)
     with tf.GradientTape() as tape:
         tape.watch([x, weights])
         y = program.run({source: x}, weights, [source])[output]
@@ -59,7 +59,7 @@ def test_forward_writes_rows_to_a_sink_in_order() -> None:
     program, x = program_of(model), image()
     (source,), (output,) = program.graph.inputs, program.graph.outputs
     written: list[tuple[int, np.ndarray]] = []
-    weights = keras_variables.weights(program)
+    weights = weights_of(program.graph)
     with host_store.sink(lambda start, rows: written.append((start, rows.copy()))) as key:
         results = program.forward({source: x[:1]}, weights, {output: tf.constant(key)})
     assert output not in results

@@ -14,7 +14,7 @@ from exactness import FLOAT64, assert_same, integer_weights, integers
 from graphs import make_planner, residual, squeeze_and_excite
 from streamed_pairs import slow
 
-from tfbig.engine import keras_variables
+from tfbig.engine.bound_program import weights_of
 from tfbig.engine.program import Program
 from tfbig.engine.reference import Reference
 from tfbig.network import keras_reader
@@ -28,7 +28,7 @@ def reference_step(program: Program, inputs: dict[int, Any], num_strips: int) ->
         graph,
         {v: np.array(t) for v, t in inputs.items() if graph.values[v].image},
         {v: t for v, t in inputs.items() if not graph.values[v].image},
-        keras_variables.weights(program),
+        weights_of(program.graph),
         num_strips,
     )
     later = {n.output for sweep in sweeps for n in sweep.wholes}
@@ -46,7 +46,7 @@ def reference_step(program: Program, inputs: dict[int, Any], num_strips: int) ->
 
 def engine_step(program: Program, inputs: dict[int, Any]) -> tuple[dict[int, Any], list[Any]]:
     """The same by the engine: results by value id; gradients of the images, then of the trained weights."""
-    graph, weights = program.graph, keras_variables.weights(program)
+    graph, weights = program.graph, weights_of(program.graph)
     images = [v for v in inputs if graph.values[v].image]
     with tf.GradientTape() as tape:
         tape.watch([*(inputs[v] for v in images), *weights])

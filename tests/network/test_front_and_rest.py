@@ -275,7 +275,7 @@ def test_save_and_load(float64: None, tmp_path: Path) -> None:
     big.fit(x, y, verbose=0)
     big.save(tmp_path / "big.keras")
     loaded = keras.saving.load_model(tmp_path / "big.keras")
-    assert (loaded.upto, loaded.unsupported) == ("inner", "device")
+    assert (loaded.settings.upto, loaded.settings.unsupported) == ("inner", "device")
     logs = [model.fit(x, y, verbose=0).history for model in (big, loaded)]
     assert logs[0] == logs[1]
     plain.load_weights(tmp_path / "big.keras")

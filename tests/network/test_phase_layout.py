@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import layers
 
-from tfbig.engine import keras_variables
+from tfbig.engine.bound_program import weights_of
 from tfbig.engine.program import Program
 from tfbig.geometry.windows import Interval, Transposed, Window, partition
 from tfbig.network import keras_reader, losses, phase_layout
@@ -276,7 +276,7 @@ def run(graph: Graph, strip_rows: int, x: np.ndarray, y: np.ndarray) -> tuple[An
     """Return loss and gradients, in the order of `graph.weights`."""
     program = Program(graph, make_planner(graph, 10**12, strip_rows=strip_rows))
     inputs = dict(zip(graph.inputs, (tf.constant(x), tf.constant(y)), strict=True))
-    results, weight_gradients = program.loss_and_gradients(inputs, keras_variables.weights(program))
+    results, weight_gradients = program.loss_and_gradients(inputs, weights_of(program.graph))
     return results[graph.outputs[0]], weight_gradients
 
 
@@ -393,7 +393,7 @@ def test_output_of_strided_convolution(strip_rows: int) -> None:
     assert blocks_in(graph) == ["image"]
     program = Program(graph, make_planner(graph, 10**12, strip_rows=strip_rows, training=False))
     x = tf.constant(integers(1, (2, 33, 28, 1), 3))
-    results = program.forward({graph.inputs[0]: x}, keras_variables.weights(program))
+    results = program.forward({graph.inputs[0]: x}, weights_of(program.graph))
     np.testing.assert_array_equal(results[graph.outputs[0]], model(x))
 
 
@@ -503,7 +503,7 @@ def predicted(model: keras.Model, x: tf.Tensor) -> tf.Tensor:
     graph = keras_reader.read(model, False)
     phase_layout.rewrite(graph)
     program = Program(graph, make_planner(graph, 10**12, strip_rows=8, training=False))
-    results = program.forward({graph.inputs[0]: x}, keras_variables.weights(program))
+    results = program.forward({graph.inputs[0]: x}, weights_of(program.graph))
     return results[graph.outputs[0]]
 
 

@@ -203,9 +203,9 @@ def test_predictions_into_files(tmp_path: Any) -> None:
 
 def test_saved_with_the_model() -> None:
     big = tfbig.stream(classifier(), plain_if_small=False)
-    assert not tfbig.StreamedModel.from_config(big.get_config()).plain_if_small
+    assert not tfbig.StreamedModel.from_config(big.get_config()).settings.plain_if_small
     old = {k: v for k, v in big.get_config().items() if k != "plain_if_small"}
-    assert tfbig.StreamedModel.from_config(old).plain_if_small
+    assert tfbig.StreamedModel.from_config(old).settings.plain_if_small
 
 
 def test_several_inputs_by_name() -> None:

@@ -1,4 +1,4 @@
-"""Settings are validated, and programs are rebuilt after `compile`, a change of layers or a new kind of data."""
+"""Programs are rebuilt after `compile`, a change of layers or a new kind of data."""
 
 from __future__ import annotations
 
@@ -29,32 +29,6 @@ from tfbig.network import loss_reductions
 from tfbig.plan import cut_search, prepared_graph, search
 from tfbig.streaming.program_cache import fills_matrices
 from tfbig.system import tensorflow_internals
-
-SETTINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "budget": ({"budget": "1GB"}, TypeError, r"expected budget=tfbig.Budget\(host=...\)"),
-    "rows": ({"strip_rows": 0}, ValueError, "strip_rows=0: expected a positive number"),
-    "store": ({"store": "int8"}, ValueError, "store='int8': expected None or one of"),
-    "source": ({"source_dtype": "rgb"}, ValueError, "source_dtype='rgb': expected one of bool"),
-    "device": (
-        {"devices": "GPU:99"},
-        ValueError,
-        "devices='GPU:99': no such device; expected one of",
-    ),
-    "no devices": ({"devices": []}, ValueError, "expected one device or several different ones"),
-    "a device twice": (
-        {"devices": ["CPU:0", "/CPU:0"]},
-        ValueError,
-        "expected one device or several different ones",
-    ),
-    "no device": ({"devices": "fast"}, ValueError, "devices='fast': no such device"),
-}
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_invalid_settings(name: str) -> None:
-    options, kind, message = SETTINGS[name]
-    with pytest.raises(kind, match=message):
-        tfbig.stream(segmenter(), **options)
 
 
 @pytest.mark.parametrize("shape", [(7, 6, 2), (1, 7, 6, 3), (1, None, 6, 2)])

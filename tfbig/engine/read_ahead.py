@@ -27,25 +27,20 @@ def shape_of(image: tf.Tensor) -> tuple[int, ...]:
     return tuple(int(n) for n in image.shape)
 
 
-def checked_shape(
-    handles: tf.Tensor, expected: Sequence[int | None], where: str
-) -> tuple[int, ...] | None:
-    """Return the shape of the images and bags behind handles, and check that they fit an input.
+def check_shape(handles: tf.Tensor, expected: Sequence[int | None], where: str) -> None:
+    """Check that the images and bags behind handles fit an input; nothing is known of them while tracing.
 
     Args:
         handles: String `[N]`.
         expected: Shape `[N, ...]` of the input.
         where: Model and input, for the message.
 
-    Returns:
-        `(N, H, W, C)`, or `(N, n, ...)` of bags; None while tracing.
-
     Raises:
         SourceError: A source has another number of axes, or another length along an axis of fixed length.
         ValueError: The sources differ in shape.
     """
     if not tf.is_tensor(handles) or not hasattr(handles, "numpy"):
-        return None
+        return
     shape, readables = tuple(expected[1:]), resolved(handles.numpy())
     for source in readables:
         lengths = zip(source.shape, shape, strict=False)
@@ -54,7 +49,7 @@ def checked_shape(
                 f"{where}: {source.what} {source.name} is {source.shape}, expected {shape}. Open images [H, W, C] with "
                 "tfbig.open, bags [n, ...] with tfbig.sources.open_bag."
             )
-    return shape_of_all(readables)
+    shape_of_all(readables)
 
 
 def source_shape(handles: tf.Tensor, rank: int = 4) -> tf.Tensor:

@@ -10,34 +10,19 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfbig.engine.bound_program import BoundProgram
 from tfbig.engine.program import Program
-from tfbig.geometry.background import Background
 from tfbig.plan.sweeps import Layout
 from tfbig.system import traces
 from tfbig.system.backend import HOST
 
-
-class Found(NamedTuple):
-    """Program of a step, with the images that it gets.
-
-    Args:
-        program: The program.
-        shapes: Shape `(N, rows, ..., C)` of each of its input images.
-        backgrounds: Background of the input images that have one.
-    """
-
-    program: Program
-    shapes: dict[int, tuple[int, ...]]
-    backgrounds: dict[int, Background]
-
-
-Find = Callable[[Any], Found]
-"""Function from the data of a step to what it runs."""
+Find = Callable[[Any], BoundProgram]
+"""Function from the data of a step to the program that runs on it."""
 
 
 class Traced:
@@ -119,7 +104,7 @@ class Steps(Traced):
 
     Args:
         step: Step on data, which returns its outputs.
-        find: Function from data to the program and the shapes of its input images.
+        find: Function from data to the program that runs on it.
         shape: Function from the shape of a tensor to the shape that a trace may know.
         steps: Most steps per call.
         jit_compile: Whether XLA compiles the step.
@@ -141,9 +126,10 @@ class Steps(Traced):
         """Return the program and the layout for data."""
         return self.layout_of(self.find(data))
 
-    def layout_of(self, found: Found) -> tuple[Program, Layout]:
+    def layout_of(self, found: BoundProgram) -> tuple[Program, Layout]:
         """Return the program that was found, and its layout."""
-        return found.program, found.program.layouts.for_shapes(found.shapes, found.backgrounds)
+        layouts = found.program.layouts
+        return found.program, layouts.for_shapes(found.image_shapes, found.backgrounds)
 
     def using(self, *layout: Any) -> AbstractContextManager[Any]:
         """Return a context in which the program uses the layout."""

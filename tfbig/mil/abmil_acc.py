@@ -77,7 +77,7 @@ class _BagSlices:
         stop = tf.minimum(start + self.size, self.count)
         if self.bags.dtype != tf.string:
             return self.bags[:, start:stop], stop
-        dtype = tf.as_dtype(self.model.source_dtype)
+        dtype = tf.as_dtype(self.model.settings.source_dtype)
         instances = read_ahead.read_source(self.bags, [(start, stop)], dtype)
         instances = tf.ensure_shape(instances, [None, None, *self.shape])
         return tf.cast(instances, self.model.twin.inputs[0].dtype), stop

@@ -11,14 +11,13 @@ import tensorflow as tf
 
 from tfbig import sources
 from tfbig.choices import NORMS
-from tfbig.engine import keras_variables, traced_steps
+from tfbig.engine import traced_steps
 from tfbig.errors import UnsupportedLayerError
 from tfbig.mil import abmil_acc
 from tfbig.network import front_and_rest
 from tfbig.network.instances import Instances
 from tfbig.streaming import gradient_step
 from tfbig.streaming.model import StreamedModel
-from tfbig.streaming.program_cache import Compiled
 from tfbig.streaming.twin_model import TwinModel
 from tfbig.system import keras_internals, tf_errors
 from tfbig.system.budget import Budget
@@ -188,7 +187,7 @@ class MIL(StreamedModel):
     @property
     def instances_at_once(self) -> int | None:
         """Largest number of instances in a slice, or None."""
-        return self.strip_rows
+        return self.settings.strip_rows
 
     @property
     def instance_shape(self) -> tuple[int, ...]:
@@ -252,10 +251,8 @@ class MIL(StreamedModel):
         Args:
             bags: Tensors `[N, n, ...]` or handles `[N]`.
         """
-        tensors = self._inputs_reader.read(bags).tensors
         assert self._split is not None  # the aggregator never streams
-        program = self._programs.forward(False, tensors, Compiled.by(self))
-        crossing = keras_variables.call(program, tensors)
+        crossing = self._forward(bags, training=False).outputs()
         return front_and_rest.restore_shapes(crossing, self._split.front.outputs)[0]
 
     @tf_errors.unwrapped

@@ -13,24 +13,26 @@ import keras
 import tensorflow as tf
 
 from tfbig import sources
-from tfbig.engine import keras_variables, read_ahead, traced_steps
+from tfbig.engine import traced_steps
+from tfbig.engine.bound_program import BoundProgram, Results
 from tfbig.errors import UnsupportedLayerError
 from tfbig.network import front_and_rest, user_code
 from tfbig.plan.plan import Plan
 from tfbig.streaming import gradient_step, labels, loss_step, prediction, trackers
 from tfbig.streaming.class_weights import ClassWeights
-from tfbig.streaming.layout_model import LayoutModel
 from tfbig.streaming.loss_step import LossStep
 from tfbig.streaming.model_inputs import ModelInputs
-from tfbig.streaming.program_cache import Compiled, Programs, Settings
-from tfbig.system import backend, keras_internals, replication, tf_errors
+from tfbig.streaming.plain_steps import PlainSteps
+from tfbig.streaming.program_cache import Compiled, Programs
+from tfbig.streaming.settings import Settings
+from tfbig.streaming.twin_model import TwinModel
+from tfbig.system import keras_internals, replication, tf_errors
 from tfbig.system.budget import Budget
 
 STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
 """Methods that a user's model may override and that `fit` would call."""
 
-_SAVED = ("strip_rows", "source_dtype", "store", "upto", "unsupported", "plain_if_small", "name")
-"""Settings that are saved as they are."""
+_SETTINGS = {field.name for field in dataclasses.fields(Settings)}
 
 _do_not_convert = tf.autograph.experimental.do_not_convert
 
@@ -103,7 +105,7 @@ def stream(
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
-class StreamedModel(ClassWeights, LayoutModel):
+class StreamedModel(ClassWeights, TwinModel):
     """A Keras model that runs strip by strip, as returned by `tfbig.stream`.
 
     `compile`, `fit`, `evaluate`, `predict`, `save` and custom training loops work as in Keras. Inputs and targets are
@@ -113,16 +115,11 @@ class StreamedModel(ClassWeights, LayoutModel):
         model: As in `tfbig.stream`.
         budget: As in `tfbig.stream`.
         strip_rows: As in `tfbig.stream`.
-        devices: As in `tfbig.stream`.
-        source_dtype: As in `tfbig.stream`.
-        store: As in `tfbig.stream`.
-        upto: As in `tfbig.stream`.
-        unsupported: As in `tfbig.stream`.
-        plain_if_small: As in `tfbig.stream`.
-        **kwargs: Arguments of `keras.Model`, such as `name`.
+        **settings: Further arguments of `tfbig.stream`, and arguments of `keras.Model`, such as `name`.
 
     Attributes:
         twin: The plain model, with the same layers and variables.
+        settings: The arguments of `tfbig.stream`.
 
     Raises:
         UnsupportedLayerError: As in `tfbig.stream`.
@@ -147,39 +144,17 @@ class StreamedModel(ClassWeights, LayoutModel):
         model: keras.Model,
         budget: Budget | None = None,
         strip_rows: int | None = None,
-        *,
-        devices: str | Sequence[str] | None = None,
-        source_dtype: str = "uint8",
-        store: str | None = None,
-        upto: str | None = None,
-        unsupported: str = "error",
-        plain_if_small: bool = True,
-        **kwargs: Any,
+        **settings: Any,
     ) -> None:
         _check_class(model)
-        super().__init__(model, **{"name": f"streamed_{model.name}", **kwargs})
-        self._budget = Budget() if budget is None else budget
-        self.strip_rows = strip_rows
-        replicas = _replicas_on_machine(devices)
-        self.devices = backend.devices_of(devices)
-        self._devices_arg = devices if devices is None or isinstance(devices, str) else [*devices]
-        self.source_dtype = source_dtype
-        self.store = store
-        self.upto = upto
-        self.unsupported = unsupported
-        self.plain_if_small = plain_if_small
-        self._split = front_and_rest.find(self._functional_twin, upto, unsupported)
-        self._plan_with(
-            Settings(
-                self._budget,
-                strip_rows,
-                self.devices,
-                source_dtype,
-                store,
-                replicas,
-                plain_if_small,
-            )
+        of_keras = {name: settings.pop(name) for name in [*settings] if name not in _SETTINGS}
+        super().__init__(model, **{"name": f"streamed_{model.name}", **of_keras})
+        replication.check()
+        self.settings = Settings(budget or Budget(), strip_rows, **settings)
+        self._split = front_and_rest.find(
+            self._functional_twin, self.settings.upto, self.settings.unsupported
         )
+        self._plan_with(self.settings)
         self._inputs_reader = ModelInputs(self.name, self._functional_twin, self._programs.rank)
         self.built = True
 
@@ -188,38 +163,38 @@ class StreamedModel(ClassWeights, LayoutModel):
     @_do_not_convert
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Return the outputs for tensors or handles."""
-        tensors = self._inputs_reader.read(inputs).tensors
-        program = self._programs.forward(training, tensors, Compiled.by(self))
-        if keras_variables.runs_plain(program, tensors):
-            return _plain_outputs(self, tensors, training)
-        outputs = keras_variables.call(program, tensors)
+        bound = self._forward(inputs, training)
+        if bound.runs_plain:
+            return self._plain_outputs(bound.tensors, training)
+        outputs = bound.outputs()
         if self._split is not None:
-            outputs = _outputs_of_rest(self, self._split, tensors, outputs, training)
-        outputs = front_and_rest.restore_shapes(outputs, self._functional_twin.outputs)
-        return keras.tree.pack_sequence_as(
-            keras_internals.output_structure(self._functional_twin), outputs
-        )
+            outputs = self._outputs_of_rest(self._split, bound.tensors, outputs, training)
+        twin = self._functional_twin
+        outputs = front_and_rest.restore_shapes(outputs, twin.outputs)
+        return keras.tree.pack_sequence_as(keras_internals.output_structure(twin), outputs)
 
     @_do_not_convert
     def train_step(self, data: Any) -> dict[str, Any]:
         """Train on one batch and return the logs."""
-        if not self.trainable_variables:
+        gradients, logs = self.compute_gradients(data)
+        if gradients:
+            gradient_step.apply_gradients(self, gradients)
+        else:
             warnings.warn("The model does not have any trainable weights.", stacklevel=2)
-            return self.compute_gradients(data)[1]
-        return gradient_step.train_step(self, data)
+        return logs
 
     @_do_not_convert
     def compute_gradients(self, data: Any) -> gradient_step.Gradients:
         """Return the gradients of a batch and its logs, see `tfbig.streaming.gradient_step`."""
         data = self._with_labels(data)
         if not self.spatial:
-            return gradient_step.keras_gradients(self, _dense(self, data))
-        step = _loss_step(self, data, training=True)
+            return gradient_step.keras_gradients(self, self._dense(data))
+        step = self._loss_step(data, training=True)
         if step.runs_plain:
-            with _plainly(self, step, training=True):
-                return gradient_step.keras_gradients(self, _of_pixels(self, step, data))
+            with self._plainly(step, training=True):
+                return gradient_step.keras_gradients(self, self._of_pixels(step, data))
         if not self.trainable_variables:
-            return [], _finish(self, step, step.forward())
+            return [], self._finish(step, step.forward())
         scale = self.optimizer.scale_loss(tf.constant(1.0 / gradient_step.replicas()))
         results, gradients = step.loss_and_gradients(scale)
         gradients, penalty = gradient_step.with_penalty(
@@ -228,39 +203,45 @@ class StreamedModel(ClassWeights, LayoutModel):
             gradients[: len(self.trainable_variables)],
             step.loss(results).dtype,
         )
-        keras_variables.update(step.program, results)
-        return gradients, _finish(self, step, results, penalty)
+        step.update(results)
+        return gradients, self._finish(step, results, penalty)
 
     @_do_not_convert
     def test_step(self, data: Any) -> dict[str, Any]:
         """Evaluate one batch and return the logs."""
         data = self._with_labels(data)
         if not self.spatial:
-            return super().test_step(_dense(self, data))
-        step = _loss_step(self, data, training=False)
+            return super().test_step(self._dense(data))
+        step = self._loss_step(data, training=False)
         if step.runs_plain:
-            with _plainly(self, step, training=False):
-                return super().test_step(_of_pixels(self, step, data))
-        return _finish(self, step, step.forward())
+            with self._plainly(step, training=False):
+                return super().test_step(self._of_pixels(step, data))
+        return self._finish(step, step.forward())
 
-    def _with_labels(self, data: Any) -> Any:
-        """Return data with a label for every output; subclasses may copy one label to all."""
-        return data
+    def _make_function(self, step_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return the function that `fit` and `evaluate` call."""
+        if self._runs_as_keras:
+            return super()._make_function(step_function)
+        return tf_errors.unwrapped(self.traced(step_function))
 
-    def _found(self, data: Any, step_function: Callable[[Any], Any]) -> traced_steps.Found:
-        """Return what a step on eager data runs."""
-        if step_function == self.predict_step:
-            return _prediction_of(self, data)
-        return _program_for(self, data, training=step_function != self.test_step)
+    def make_predict_function(self, force: bool = False) -> Any:
+        """Make the function that `predict` calls. Args: as in `keras.Model`."""
+        if self._runs_as_keras:
+            return super().make_predict_function(force)
+        if getattr(self, "predict_function", None) is None or force:
+            step = self.traced(self.predict_step)
+            self.predict_function = tf_errors.unwrapped(lambda batches: _joined(step, batches))
+        return self.predict_function
+
+    @property
+    def _runs_as_keras(self) -> bool:
+        """True if Keras traces the steps: eagerly, or under a distribution strategy."""
+        return bool(self.run_eagerly) or keras_internals.strategy_of(self) is not None
 
     def get_config(self) -> dict[str, Any]:
         """Return the config of the plain model and the settings."""
-        return {
-            "model": keras.saving.serialize_keras_object(self.twin),
-            "budget": self.budget.get_config(),
-            "devices": self._devices_arg,  # None: chosen by the machine that loads it
-            **{name: getattr(self, name) for name in _SAVED},
-        }
+        model = keras.saving.serialize_keras_object(self.twin)
+        return {"model": model, **self.settings.get_config(), "name": self.name}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> StreamedModel:
@@ -274,7 +255,7 @@ class StreamedModel(ClassWeights, LayoutModel):
     @property
     def budget(self) -> Budget:
         """Budget, which cannot change: `tfbig.stream(model.twin, budget)` returns a model with the same weights."""
-        return self._budget
+        return self.settings.budget
 
     @property
     def spatial(self) -> bool:
@@ -333,7 +314,7 @@ class StreamedModel(ClassWeights, LayoutModel):
         with source.lent() as handle:
             key, size = tf.constant([handle]), source.shape[:-1]
             tf_errors.retry_with_less_memory(
-                self, lambda: _predict_to(self, key, size, path, convert or _unchanged)
+                self, lambda: self._predict_to(key, size, path, convert or _unchanged)
             )
         return sources.open(path)
 
@@ -346,12 +327,134 @@ class StreamedModel(ClassWeights, LayoutModel):
         self._plan_with(dataclasses.replace(settings, budget=budget, strip_rows=rows))
         return strips
 
+    def traced(self, step_function: Callable[[Any], Any]) -> traced_steps.Traced:
+        """Return a step of this model, traced once per layout.
+
+        Args:
+            step_function: `train_step`, `test_step`, `predict_step` or `compute_gradients`.
+        """
+        known, predicts = self._inputs_reader.traced_shape, step_function == self.predict_step
+
+        def shape(found: tf.TensorShape) -> Sequence[int | None]:
+            # Keras tells `predict` nothing of the data set, whose last batch may be smaller.
+            return [None, *known(found)[1:]] if predicts else known(found)
+
+        return PlainSteps(
+            self,
+            _do_not_convert(step_function),
+            lambda data: self._bound_to(data, step_function),
+            shape,
+            predicts,
+        )
+
+    # -------------------------------------------------------------- programs and their data
+
     def _plan_with(self, settings: Settings) -> None:
         """Replace all programs by programs with these settings."""
         twin, front = self.twin, self._functional_twin
         self._programs = Programs(
-            self.name, twin, front, self._split, settings, lambda: _model_bytes(self)
+            self.name, twin, front, self._split, settings, self._bytes_between_steps
         )
+
+    def _bytes_between_steps(self) -> int:
+        """Return the bytes of the weights, and of the optimizer if there is one."""
+        optimizer = getattr(self, "optimizer", None)
+        variables = [*self.twin.variables, *(optimizer.variables if optimizer else [])]
+        return sum(v.value.dtype.size * prod(v.shape) for v in variables)
+
+    def _with_labels(self, data: Any) -> Any:
+        """Return data with a label for every output; subclasses may copy one label to all."""
+        return data
+
+    def _forward(
+        self, inputs: Any, training: bool | None, always_streams: bool = False
+    ) -> BoundProgram:
+        """Return the program that computes the outputs for inputs. Args: as in `Programs.forward`."""
+        tensors = self._inputs_reader.read(inputs)
+        return self._programs.forward(training, tensors, Compiled.by(self), always_streams)
+
+    def _loss_step(self, data: Any, training: bool) -> LossStep:
+        """Return the step that computes the loss of data strip by strip."""
+        compiled = Compiled.by(self)
+        return loss_step.prepare(self._programs, self._inputs_reader, compiled, data, training)
+
+    def _bound_to(self, data: Any, step_function: Callable[[Any], Any]) -> BoundProgram:
+        """Return the program that a step on eager data runs, and create the variables that it needs."""
+        training = step_function not in (self.test_step, self.predict_step)
+        if training:
+            trackers.build_optimizer(self)
+        if step_function != self.predict_step:
+            if self.spatial:
+                return self._loss_step(data, training)
+            trackers.build(self, self._inputs_reader, self._with_labels(data))
+        return self._forward(keras.utils.unpack_x_y_sample_weight(data)[0], training)
+
+    def _plainly(self, step: LossStep, training: bool) -> AbstractContextManager[None]:
+        """Return a context in which calls of the model on the inputs of a step run the plain model too."""
+        forward = self._programs.forward(training, step.inputs, Compiled.by(self))
+        return forward.program.layouts.plainly()
+
+    def _plain_outputs(self, tensors: Sequence[tf.Tensor], training: bool | None) -> Any:
+        """Return the outputs of the plain model for tensors or handles."""
+        twin, dense = self._functional_twin, self._programs.labels.dense
+        pairs = zip(tensors, twin.inputs, strict=True)
+        inputs = [dense(t, spec.shape[-1]) for t, spec in pairs]
+        with tf.device(self._programs.device):
+            structure = keras_internals.input_structure(twin)
+            return twin(keras.tree.pack_sequence_as(structure, inputs), training=training)
+
+    def _outputs_of_rest(
+        self,
+        split: front_and_rest.Split,
+        tensors: Sequence[tf.Tensor],
+        outputs: Any,
+        training: bool | None,
+    ) -> Any:
+        """Return the outputs of a split model from those of its front."""
+        dense = self._programs.labels.dense
+        inputs = [dense(t) if i in split.direct else t for i, t in enumerate(tensors)]
+        with tf.device(self._programs.device):
+            return split.outputs(inputs, outputs, training)
+
+    def _dense(self, data: Any) -> Any:
+        """Return data with targets and sample weights as tensors, for losses that Keras computes."""
+        outputs = keras_internals.output_structure(self._functional_twin)
+        loss = keras_internals.compiled_loss(self)
+        return self._programs.labels.dense_data(data, loss, outputs)
+
+    def _of_pixels(self, step: LossStep, data: Any) -> Any:
+        """Return data with tensors as targets, and a sample weight for each pixel, as the losses of Keras expect."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(self._dense(data))
+        y, sample_weight = self._programs.labels.prepare(y, sample_weight)
+        if sample_weight is not None:
+            sample_weight = labels.of_pixels(sample_weight, y)
+        y = step.objective.as_keras_expects(y)
+        return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
+
+    def _finish(self, step: LossStep, results: Results, penalty: Any = None) -> dict[str, Any]:
+        """Update the metrics of a model with the results of a step, and return the logs."""
+        loss = step.loss(results)
+        if penalty is None:
+            penalty = gradient_step.penalty(self.twin.losses, loss.dtype)
+        keras_internals.track_loss(self, loss + penalty, step.batch)
+        step.track(results)
+        return self.get_metrics_result()
+
+    def _predict_to(
+        self, handle: tf.Tensor, size: tuple[int, ...], path: str, convert: Callable[..., Any]
+    ) -> None:
+        """Predict the image behind a handle, as in `predict_to`."""
+        if self._split is not None:
+            return prediction.whole(self, handle, path, convert)
+        inputs, outputs = self._functional_twin.inputs, self._functional_twin.outputs
+        if len(inputs) != 1 or len(outputs) != 1 or not self.spatial or self._programs.rank == 3:
+            raise ValueError(
+                f"'{self.name}' has {len(inputs)} inputs and {len(outputs)} outputs; predict_to expects one image "
+                "[H, W, C] or [D, H, W, C] and returns one. Use predict."
+            )
+        bound = self._forward(handle, False, always_streams=True)
+        prediction.by_strips(bound, size, path, convert)
+        return None
 
 
 def _check_class(model: keras.Model) -> None:
@@ -388,145 +491,12 @@ def _shape_of(image: Any) -> tuple[int, ...]:
     )
 
 
-def _replicas_on_machine(devices: Any) -> int:
-    """Return the number of replicas on this machine, and check that `devices` is not set if there are several."""
-    replication.check()
-    replicas = replication.replicas_on_machine()
-    if devices is not None and replicas > 1:
-        raise ValueError(
-            f"devices={devices!r}: expected None under a strategy with {replicas} replicas on this machine; each "
-            "replica has a device."
-        )
-    return replicas
-
-
-def _model_bytes(model: StreamedModel) -> int:
-    """Return the bytes of the weights, and of the optimizer if there is one."""
-    optimizer = getattr(model, "optimizer", None)
-    variables = [*model.twin.variables, *(optimizer.variables if optimizer else [])]
-    return sum(v.value.dtype.size * prod(v.shape) for v in variables)
-
-
-def _loss_step(model: StreamedModel, data: Any, training: bool) -> LossStep:
-    """Return the step that computes the loss of data strip by strip."""
-    return loss_step.prepare(
-        model._programs, model._inputs_reader, Compiled.by(model), data, training
-    )
-
-
-def _plainly(model: StreamedModel, step: LossStep, training: bool) -> AbstractContextManager[None]:
-    """Return a context in which calls of the model on the inputs of a step run the plain model too."""
-    inputs = step.tensors[: len(step.shapes)]
-    program = model._programs.forward(training, inputs, Compiled.by(model))
-    return program.layouts.plainly()
-
-
-def _program_for(model: StreamedModel, data: Any, training: bool) -> traced_steps.Found:
-    """Return what a step on eager data runs."""
-    if training:
-        trackers.build_optimizer(model)
-    if model.spatial:
-        step = _loss_step(model, data, training)
-        return traced_steps.Found(step.program, step.image_shapes, step.backgrounds)
-    trackers.build(model, model._inputs_reader, model._with_labels(data))
-    return _forward_of(model, data, training)
-
-
-def _prediction_of(model: StreamedModel, data: Any) -> traced_steps.Found:
-    """Return what a prediction of eager data runs."""
-    return _forward_of(model, data, training=False)
-
-
-def _forward_of(model: StreamedModel, data: Any, training: bool) -> traced_steps.Found:
-    """Return what the model runs on eager data, without a loss."""
-    inputs = model._inputs_reader.read(keras.utils.unpack_x_y_sample_weight(data)[0])
-    program = model._programs.forward(training, inputs.tensors, Compiled.by(model))
-    shapes = [shape for shape in inputs.shapes if shape is not None]
-    return traced_steps.Found(
-        program,
-        keras_variables.image_shapes(program, shapes),  # type: ignore[arg-type]
-        keras_variables.backgrounds_of(program, inputs.tensors),
-    )
-
-
-def _dense(model: StreamedModel, data: Any) -> Any:
-    """Return data with targets and sample weights as tensors, for losses that Keras computes."""
-    outputs = keras_internals.output_structure(model._functional_twin)
-    return model._programs.labels.dense_data(data, keras_internals.compiled_loss(model), outputs)
-
-
-def _of_pixels(model: StreamedModel, step: LossStep, data: Any) -> Any:
-    """Return data with tensors as targets, and a sample weight for each pixel, as the losses of Keras expect."""
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(_dense(model, data))
-    y, sample_weight = model._programs.labels.prepare(y, sample_weight)
-    if sample_weight is not None:
-        sample_weight = labels.of_pixels(sample_weight, y)
-    y = step.objective.as_keras_expects(y)
-    return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
-
-
-def _outputs_of_rest(
-    model: StreamedModel,
-    split: front_and_rest.Split,
-    tensors: list[tf.Tensor],
-    outputs: Any,
-    training: bool | None,
-) -> Any:
-    """Return the outputs of a split model from those of its front."""
-    dense, devices = model._programs.labels.dense, model._programs.devices
-    inputs = [dense(t) if i in split.direct else t for i, t in enumerate(tensors)]
-    with tf.device(devices[0] if devices else None):
-        return split.outputs(inputs, outputs, training)
-
-
-def _plain_outputs(
-    model: StreamedModel, tensors: Sequence[tf.Tensor], training: bool | None
-) -> Any:
-    """Return the outputs of the plain model for tensors or handles."""
-    twin, devices = model._functional_twin, model._programs.devices
-    dense = [
-        model._programs.labels.dense(t, spec.shape[-1])
-        for t, spec in zip(tensors, twin.inputs, strict=True)
-    ]
-    inputs = keras.tree.pack_sequence_as(keras_internals.input_structure(twin), dense)
-    with tf.device(devices[0] if devices else None):
-        return twin(inputs, training=training)
-
-
-def _finish(
-    model: StreamedModel, step: LossStep, results: dict[int, Any], penalty: Any = None
-) -> dict[str, Any]:
-    """Update the metrics of a model with the results of a step, and return the logs."""
-    loss = step.loss(results)
-    if penalty is None:
-        penalty = gradient_step.penalty(model.twin.losses, loss.dtype)
-    keras_internals.track_loss(model, loss + penalty, step.batch)
-    step.track(results)
-    return model.get_metrics_result()
-
-
-def _predict_to(
-    model: StreamedModel,
-    handle: tf.Tensor,
-    size: tuple[int, ...],
-    path: str,
-    convert: Callable[..., Any],
-) -> None:
-    """Predict the image behind a handle, as in `StreamedModel.predict_to`."""
-    if model._split is not None:
-        return prediction.whole(model, handle, path, convert)
-    inputs, outputs = model._functional_twin.inputs, model._functional_twin.outputs
-    if len(inputs) != 1 or len(outputs) != 1 or not model.spatial or model._programs.rank == 3:
-        raise ValueError(
-            f"'{model.name}' has {len(inputs)} inputs and {len(outputs)} outputs; predict_to expects one image "
-            "[H, W, C] or [D, H, W, C] and returns one. Use predict."
-        )
-    if len(size) != model._programs.rank - 2:
-        where = f"'{model.name}': input '{inputs[0].name}'"
-        read_ahead.checked_shape(handle, inputs[0].shape, where)  # raises
-    program = model._programs.forward(False, [handle], Compiled.by(model), always_streams=True)
-    prediction.by_strips(program, handle, size, path, convert)
-    return None
+def _joined(step: traced_steps.Traced, batches: Sequence[Any]) -> Any:
+    """Return the outputs of a step on several batches, joined."""
+    outputs = [step.one(data) for data in batches]
+    if len(outputs) == 1:
+        return outputs[0]
+    return keras.tree.map_structure(lambda *each: tf.concat(each, 0), *outputs)
 
 
 def _unchanged(rows: Any) -> Any:

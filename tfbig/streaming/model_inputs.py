@@ -1,29 +1,15 @@
-"""Inputs of a model: tensors or handles in its order, checked, with the shapes of the images behind handles."""
+"""Inputs of a model: tensors or handles in its order, checked."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfbig.engine import read_ahead
 from tfbig.system import keras_internals
-
-Shape = tuple[int | None, ...]
-
-
-class Inputs(NamedTuple):
-    """Inputs of one step, in the order of the model.
-
-    Args:
-        tensors: Tensors, or string handles `[N]`.
-        shapes: Shape of each tensor or batch of images; None for handles while tracing.
-    """
-
-    tensors: list[tf.Tensor]
-    shapes: list[Shape | None]
 
 
 @dataclass(frozen=True)
@@ -40,14 +26,14 @@ class ModelInputs:
     functional: Any
     rank: int
 
-    def read(self, inputs: Any) -> Inputs:
+    def read(self, inputs: Any) -> list[tf.Tensor]:
         """Return tensors or handles in the order of the model's inputs; a dict may name them.
 
         Args:
             inputs: Structure of tensors, arrays or handles.
 
         Returns:
-            The inputs.
+            Tensors, or string handles `[N]`.
 
         Raises:
             ValueError: The number of inputs, or the shape of one, differs from the model.
@@ -59,8 +45,7 @@ class ModelInputs:
             raise ValueError(
                 f"'{self.name}' has {len(specs)} inputs ({', '.join(t.name for t in specs)}), received {len(flat)}."
             )
-        pairs = [self._checked(t, spec) for t, spec in zip(flat, specs, strict=True)]
-        return Inputs([t for t, _ in pairs], [shape for _, shape in pairs])
+        return [self._checked(t, spec) for t, spec in zip(flat, specs, strict=True)]
 
     def _named(self, inputs: Any) -> Any:
         """Return the entries of a dict that the model uses, in its order."""
@@ -71,24 +56,24 @@ class ModelInputs:
             return [inputs[t.name] for t in specs]
         return inputs
 
-    def _checked(self, value: Any, spec: Any) -> tuple[tf.Tensor, Shape | None]:
-        """Return an input as the model needs it, and its shape; `[N, rows, ...]` gets one channel, as in Keras."""
+    def _checked(self, value: Any, spec: Any) -> tf.Tensor:
+        """Return an input as the model needs it; `[N, rows, ...]` gets one channel, as in Keras."""
         if value is None:
             raise ValueError(f"'{self.name}': input '{spec.name}' is None; every input is needed.")
         tensor = tf.convert_to_tensor(value)
         if tensor.dtype == tf.string:
-            where = f"'{self.name}': input '{spec.name}'"
-            return tensor, read_ahead.checked_shape(tensor, spec.shape, where)
+            read_ahead.check_shape(tensor, spec.shape, f"'{self.name}': input '{spec.name}'")
+            return tensor
         rank, channels = len(spec.shape), spec.shape[-1]
         if tensor.shape.rank is None:
-            return tensor, None
+            return tensor
         if tensor.shape.rank == rank - 1 and channels == 1:
             tensor = tensor[..., None]
         if tensor.shape.rank != rank or tensor.shape[-1:] not in ([None], [channels]):
             raise ValueError(
                 f"'{self.name}': input '{spec.name}' has shape {tensor.shape}, expected {spec.shape}."
             )
-        return tensor, tuple(tensor.shape.as_list())
+        return tensor
 
     def traced_shape(self, shape: tf.TensorShape) -> list[int | None]:
         """Return the shape of a tensor as a trace may know it: with image sizes only if the model fixes them.

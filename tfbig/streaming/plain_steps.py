@@ -79,7 +79,7 @@ class PlainSteps(traced_steps.Steps):
         if not layout[1].plain or self.device is None or not programs.compiles_plain:
             return run()
         shapes = [None if t is None else tuple(t.shape) for t in keras.tree.flatten(tensors)]
-        size = (*sorted(found.shapes.items()), *shapes)
+        size = (*sorted(found.image_shapes.items()), *shapes)
         if not self._sizes.take(size):
             return run()
         return partial(self._run_compiled, tensors, specs, layout, size, run)
@@ -94,7 +94,7 @@ class PlainSteps(traced_steps.Steps):
         optimizer = getattr(model, "optimizer", None)
         variables = list(model.variables) + (list(optimizer.variables) if optimizer else [])
         device = keras_internals.device_of(variables)
-        strips = model._programs.devices[0] if model._programs.devices else backend.HOST
+        strips = model._programs.device or backend.HOST
         if device is None or backend.check_device(device) != backend.check_device(strips):
             return None
         return device if xla.wanted(model, device) else None
@@ -144,7 +144,7 @@ def _read(model: Any, data: Any, predicts: bool) -> Any:
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     labels, twin = model._programs.labels, model._functional_twin
     with tf.device(backend.HOST):
-        tensors = model._inputs_reader.read(x).tensors
+        tensors = model._inputs_reader.read(x)
         pairs = zip(tensors, twin.inputs, strict=True)
         images = [labels.dense(tensor, spec.shape[-1]) for tensor, spec in pairs]
         if predicts:

@@ -10,8 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfbig import sources
-from tfbig.engine import keras_variables
-from tfbig.engine.program import Program
+from tfbig.engine.bound_program import BoundProgram
 from tfbig.stores import host_store
 
 Convert = Callable[[Any], Any]
@@ -31,20 +30,17 @@ def whole(model: keras.Model, handle: tf.Tensor, path: str, convert: Convert) ->
         writer.write(0, prediction)
 
 
-def by_strips(
-    program: Program, handle: tf.Tensor, size: tuple[int, ...], path: str, convert: Convert
-) -> None:
+def by_strips(bound: BoundProgram, size: tuple[int, ...], path: str, convert: Convert) -> None:
     """Predict an image strip by strip, and write each strip.
 
     Args:
-        program: Program with one image as input and one as output.
-        handle: String `[1]`.
+        bound: Program with one image as input and one as output, and the handle of the image.
         size: Rows and columns of the image; planes, rows and columns of a volume.
         path: File to write.
         convert: Function from a strip of the prediction, `[r, W, K]` or of a volume `[r, H, W, K]`, to the array to
             write. Strips of volumes are along their longest axis, so any of the first three may be short.
     """
-    graph = program.graph
+    graph = bound.graph
     (output,) = graph.outputs
     extents = graph.extents({graph.inputs[0]: graph.to_graph_order(size)})[output]
     info = graph.values[output]
@@ -61,5 +57,4 @@ def by_strips(
         sources.write_npy(path, shape, pixel.dtype, along) as writer,
         host_store.sink(write) as key,
     ):
-        inputs = keras_variables.arguments(program, [handle])
-        program.forward(inputs, keras_variables.weights(program), {output: tf.constant(key)})
+        bound.forward({output: tf.constant(key)})

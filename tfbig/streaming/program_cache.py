@@ -3,99 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from tfbig.engine import machine_rates, read_ahead
+from tfbig.engine.bound_program import BoundProgram
 from tfbig.engine.program import Program
 from tfbig.errors import UnsupportedLayerError
 from tfbig.geometry.background import Background
 from tfbig.geometry.windows import Size
 from tfbig.network import front_and_rest, keras_reader, objective, phase_layout
 from tfbig.network.graph import Graph
-from tfbig.plan.limits import Limits, workspace_of
 from tfbig.plan.plan import Plan
 from tfbig.plan.planner import Planner
 from tfbig.plan.prepared_graph import Cuts, Options
 from tfbig.plan.split_planner import SplitPlanner
 from tfbig.streaming import labels
-from tfbig.system import backend, cudnn, keras_internals, replication, tensorflow_internals
-from tfbig.system.budget import DEFAULT_STRIPS, HOST_SHARE, Budget
-from tfbig.units import ITEMSIZE
+from tfbig.streaming.settings import Settings
+from tfbig.system import keras_internals, replication, tensorflow_internals
 
 map_structure = keras.tree.map_structure
-
-STORES = ("bfloat16", "float16", "float32")
-"""Element types in which images may be stored."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of a streamed model.
-
-    Args:
-        budget: As in `tfbig.stream`.
-        strip_rows: As in `tfbig.stream`.
-        devices: Devices that compute strips.
-        source_dtype: As in `tfbig.stream`.
-        store: As in `tfbig.stream`.
-        replicas: Number of replicas that share the memory and the disk of the machine.
-        plain_if_small: As in `tfbig.stream`.
-    """
-
-    budget: Budget
-    strip_rows: int | None
-    devices: tuple[str, ...]
-    source_dtype: str
-    store: str | None
-    replicas: int = 1
-    plain_if_small: bool = False
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        if not isinstance(self.budget, Budget):
-            raise TypeError(f"expected budget=tfbig.Budget(host=...), received {self.budget!r}.")
-        rows = self.strip_rows
-        if rows is not None and (not isinstance(rows, int) or rows < 1):
-            raise ValueError(f"strip_rows={rows!r}: expected a positive number of rows, or None.")
-        if self.store not in (None, *STORES):
-            raise ValueError(f"store={self.store!r}: expected None or one of {STORES}.")
-        if self.source_dtype not in ITEMSIZE:
-            raise ValueError(
-                f"source_dtype={self.source_dtype!r}: expected one of {', '.join(ITEMSIZE)}."
-            )
-
-    @property
-    def strip_bytes(self) -> tuple[int, bool]:
-        """Bytes for strips, and whether they are a hard limit."""
-        if self.budget.device_bytes is not None:
-            return self.budget.device_bytes, True
-        if any(map(backend.is_gpu, self.devices)):
-            return int(0.8 * tensorflow_internals.accelerator_bytes()), True
-        return min(DEFAULT_STRIPS, self.budget.host_bytes // self.replicas // HOST_SHARE), False
-
-    def limits(self, shared: bool) -> Limits:
-        """Return the limits of one replica.
-
-        Args:
-            shared: Whether strips are in host memory too.
-        """
-        strips, firm = self.strip_bytes
-        on_gpu = any(map(backend.is_gpu, self.devices))
-        workspace = cudnn.limit_workspace(workspace_of(strips)) if on_gpu else 0
-        host, disk = (n // self.replicas for n in (self.budget.host_bytes, self.budget.disk_bytes))
-        plain = self._plain_bytes(host)
-        return Limits(strips, host, disk, firm, shared, plain=plain, workspace=workspace)
-
-    def _plain_bytes(self, host: int) -> int:
-        """Return the most bytes of the plain model for which it runs instead of strips; 0 for never."""
-        strips, firm = self.strip_bytes
-        if not self.plain_if_small or self.strip_rows or self.store:
-            return 0
-        return strips if firm else host // HOST_SHARE
 
 
 class Compiled(NamedTuple):
@@ -288,8 +218,8 @@ class Programs:
         tensors: Sequence[tf.Tensor],
         compiled: Compiled,
         always_streams: bool = False,
-    ) -> Program:
-        """Return the program that computes the outputs for inputs of these element types.
+    ) -> BoundProgram:
+        """Return the program that computes the outputs, bound to inputs.
 
         Args:
             training: As in `keras.Model.__call__`.
@@ -306,7 +236,7 @@ class Programs:
             phase_layout.rewrite(graph)
             return self._program(graph, bool(training), always_streams)
 
-        return self._cached(key, build)
+        return BoundProgram(self._cached(key, build), tensors)
 
     def loss(
         self,
@@ -363,7 +293,12 @@ class Programs:
     def devices(self) -> tuple[str, ...]:
         """Devices that compute strips: under a strategy, the device of the replica."""
         device = replication.device()
-        return self.settings.devices if device is None else (device,)
+        return self.settings.strip_devices if device is None else (device,)
+
+    @property
+    def device(self) -> str | None:
+        """Device of what does not stream; None leaves it to TensorFlow."""
+        return self.devices[0] if self.devices else None
 
     def _planner(self, graph: Graph, training: bool, always_streams: bool = False) -> Planner:
         """Return the planner of a graph, with the limits of the budget."""
@@ -385,7 +320,7 @@ class Programs:
             model_bytes=self.model_bytes(),
             keeps=len(devices) == 1,
             im2col=fills_matrices(devices),
-            rates=machine_rates.of(devices[0] if devices else None, settings.budget.scratch),
+            rates=machine_rates.of(self.device, settings.budget.scratch),
             devices=max(len(devices), 1),
             replicas=settings.replicas,
         )

@@ -67,4 +67,5 @@ def _graph(model: StreamedModel) -> Graph | None:
     if not model.spatial:
         return None
     handles = [tf.TensorSpec([None], tf.string)] * len(model._functional_twin.inputs)
-    return model._programs.forward(False, handles, Compiled.by(model), always_streams=True).graph
+    programs = model._programs
+    return programs.forward(False, handles, Compiled.by(model), always_streams=True).graph

@@ -9,7 +9,7 @@ import tensorflow as tf
 from exactness import assert_same
 from graphs import make_planner
 
-from tfbig.engine import keras_variables
+from tfbig.engine.bound_program import BoundProgram, raw
 from tfbig.engine.program import Program
 from tfbig.network import keras_reader
 
@@ -23,14 +23,14 @@ def test_raw_is_not_cast() -> None:
     variable = keras.Variable(np.ones(3, "float32"))
     with keras.src.backend.common.variables.AutocastScope("bfloat16"):
         assert variable.value.dtype == tf.bfloat16
-        assert keras_variables.raw(variable).dtype == tf.float32
+        assert raw(variable).dtype == tf.float32
 
 
 def test_raw_in_a_stateless_scope() -> None:
     variable = keras.Variable(np.ones(3, "float32"))
     with keras.StatelessScope([(variable, tf.zeros(3))]):
-        assert_same(keras_variables.raw(variable), tf.zeros(3))
-    assert_same(keras_variables.raw(variable), tf.ones(3))
+        assert_same(raw(variable), tf.zeros(3))
+    assert_same(raw(variable), tf.ones(3))
 
 
 def test_call_updates_moving_statistics() -> None:
@@ -38,7 +38,7 @@ def test_call_updates_moving_statistics() -> None:
     layer = keras.layers.BatchNormalization(momentum=0.0)
     model = keras.Model(image, layer(image))
     x = tf.constant(np.random.default_rng(0).normal(4.0, 2.0, (2, 7, 5, 2)), tf.float32)
-    (y,) = keras_variables.call(program_of(model, True), [x])
+    (y,) = BoundProgram(program_of(model, True), [x]).outputs()
     mean, variance = tf.nn.moments(x, [0, 1, 2])
     assert_same(
         [v.numpy() for v in layer.non_trainable_variables], [*map(np.array, (mean, variance))], 1e-5
@@ -51,7 +51,8 @@ def test_every_call_draws_a_new_seed() -> None:
     program = program_of(keras.Model(image, keras.layers.Dropout(0.5)(image)), True)
     x = tf.ones([1, 4, 4, 1])
     ((seed, _),) = program.graph.seeds
-    first, second = (keras_variables.arguments(program, [x])[seed] for _ in range(2))
+    bound = BoundProgram(program, [x])
+    first, second = (bound._arguments()[seed] for _ in range(2))
     assert not np.array_equal(first, second)
 
 
@@ -61,5 +62,5 @@ def test_images_are_transposed(order: tuple[int, ...] | None, shape: list[int]) 
     x = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(3, 1)(image))
     model = keras.Model([image, vector], keras.layers.Add()([x, vector]))
     program = program_of(model, False, order)
-    shapes = keras_variables.image_shapes(program, [(1, 4, 9, 2), (1, 3)])
-    assert list(shapes.values()) == [tuple(shape)]
+    inputs = [tf.zeros([1, 4, 9, 2]), tf.zeros([1, 3])]
+    assert list(BoundProgram(program, inputs).image_shapes.values()) == [tuple(shape)]

@@ -1,17 +1,12 @@
-"""Tests of `tfbig.streaming.layout_model`."""
+"""Predictions: one trace for images of all sizes, eagerly, and functions that are made once."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from exactness import FLOAT64, assert_same
 from streamed_pairs import both, data, map_and_vector, segmenter
-
-from tfbig.streaming.layout_model import LayoutModel
 
 
 @pytest.mark.slow
@@ -47,13 +42,3 @@ def test_predict_function_is_made_once() -> None:
     first = big.make_predict_function()
     assert big.make_predict_function() is first
     assert big.make_predict_function(force=True) is not first
-
-
-def test_subclasses_say_what_a_step_runs() -> None:
-    class Silent(LayoutModel):
-        pass
-
-    start: Any = keras.Input((None, None, 1))
-    model = Silent(keras.Model(start, keras.layers.Conv2D(1, 1)(start)))
-    with pytest.raises(NotImplementedError):
-        model._found(None, model.predict_step)
