@@ -136,8 +136,8 @@ def test_class_folders(mode, tmp_path):
             for i in range(count):
                 pixels = np.random.default_rng(i).integers(0, 256, (30, 40, 3), np.uint8)
                 Image.fromarray(pixels).save(folder / f"{i}.jpg")
-    flags = ("--images", "pictures", "--data", str(tmp_path), "--side", "48", "--patch-stride", "8")
-    flags += ("--mode", mode)
+    flags = ("--images", "pictures", "--data", str(tmp_path), "--side", "48", "--mode", mode)
+    flags += ("--patch-stride", "8") if mode == "patchgd" else ()
     assert run_patchgd(tmp_path / "out", *flags, "--epochs", "1") == 0
     assert np.sum(metrics(tmp_path / "out")["confusion"]) == 6
     loaded = images.load(train.settings_of(patchgd(*flags)))
