@@ -274,8 +274,8 @@ def writes(plan: Any) -> int:
     replays = {sweep.index: sweep for sweep in plan.layout.replays}
     count = 0
     for moment in plan.timeline.moments:
-        sweep = (replays if moment.what == "replay" else plan.sweeps)[moment.sweep]
-        changed = sweep.writes if moment.what in ("forward", "replay") else sweep.reads
+        sweep = (replays if moment.kind == "replay" else plan.sweeps)[moment.sweep]
+        changed = sweep.writes if moment.kind in ("forward", "replay") else sweep.reads
         count += plan.cost_of(moment).strips * len(plan.layout.kept.intersection(changed))
     return count
 

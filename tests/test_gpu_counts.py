@@ -76,10 +76,10 @@ def test_writes_of_a_plan() -> None:
     )
     replay = SimpleNamespace(index=1, reads=(0,), writes=(1,))
     strips = {("forward", 0): 5, ("both", 1): 7, ("replay", 1): 11, ("backward", 0): 13}
-    moments = [SimpleNamespace(what=what, sweep=sweep) for what, sweep in strips]
+    moments = [SimpleNamespace(kind=kind, sweep=sweep) for kind, sweep in strips]
 
     def cost_of(moment: Any) -> SimpleNamespace:
-        return SimpleNamespace(strips=strips[moment.what, moment.sweep])
+        return SimpleNamespace(strips=strips[moment.kind, moment.sweep])
 
     plan = SimpleNamespace(
         sweeps=[first, second],

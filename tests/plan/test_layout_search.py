@@ -14,6 +14,7 @@ from tfbig.network.graph import values_with_gradient
 from tfbig.plan import layout_search
 from tfbig.plan.layout_search import to_spill
 from tfbig.plan.lifetimes import Moment, Timeline
+from tfbig.plan.passes import Kind
 from tfbig.plan.sweeps import Store, schedule
 
 
@@ -86,8 +87,8 @@ def images(*numbers: int) -> list[Store]:
 
 def nested(count: int) -> Timeline:
     """Timeline of a chain: image i exists from moment i to moment 2 * count - 1 - i."""
-    moments = [Moment("forward", i, tuple(images(i))) for i in range(count)]
-    moments += [Moment("backward", i, tuple(images(i))) for i in reversed(range(count))]
+    moments = [Moment(Kind.FORWARD, i, tuple(images(i))) for i in range(count)]
+    moments += [Moment(Kind.BACKWARD, i, tuple(images(i))) for i in reversed(range(count))]
     return Timeline(
         tuple(moments), {s: (s.value, 2 * count - 1 - s.value) for s in images(*range(count))}
     )

@@ -37,6 +37,7 @@ from tfbig.network.graph import Graph, values_with_gradient
 from tfbig.plan import replay_segments
 from tfbig.plan.cost import bytes_of
 from tfbig.plan.lifetimes import Moment, Timeline, place, top
+from tfbig.plan.passes import Kind
 from tfbig.plan.sweeps import Layout, Store, foldable
 from tfbig.units import ALIGNMENT
 
@@ -269,8 +270,8 @@ def images(*numbers: int) -> list[Store]:
 
 def nested(count: int) -> Timeline:
     """Timeline of a chain: image i exists from moment i to moment 2 * count - 1 - i."""
-    moments = [Moment("forward", i, tuple(images(i))) for i in range(count)]
-    moments += [Moment("backward", i, tuple(images(i))) for i in reversed(range(count))]
+    moments = [Moment(Kind.FORWARD, i, tuple(images(i))) for i in range(count)]
+    moments += [Moment(Kind.BACKWARD, i, tuple(images(i))) for i in reversed(range(count))]
     return Timeline(
         tuple(moments), {s: (s.value, 2 * count - 1 - s.value) for s in images(*range(count))}
     )

@@ -166,7 +166,7 @@ def events(
     plan = planner.plan(1, sizes, layout, learned=learned)
     line = plan.timeline
     live = line.live_bytes(line.spans, plan.image_bytes)
-    return [(f"{m.what} {m.sweep}", int(n)) for m, n in zip(line.moments, live, strict=True)]
+    return [(f"{m.kind} {m.sweep}", int(n)) for m, n in zip(line.moments, live, strict=True)]
 
 
 def written(graph: Graph, plan: Plan) -> set[str]:

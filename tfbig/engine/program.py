@@ -20,20 +20,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfbig.engine import (
-    backward_pass,
-    first_order,
-    step_geometry,
-    step_progress,
-    sweep_loop,
-)
-from tfbig.engine.backward_pass import BackwardPass
-from tfbig.engine.forward_pass import ForwardPass
+from tfbig.engine import first_order, step_geometry, step_progress, sweep_loop, sweep_runner
 from tfbig.engine.layout_choice import LayoutChoice
 from tfbig.engine.sweep_calls import SweepCalls
+from tfbig.engine.sweep_runner import SweepRunner
 from tfbig.engine.sweep_state import StepState, Structure
 from tfbig.network.graph import Graph, Node, Whole, values_with_gradient
 from tfbig.ops import autodiff
+from tfbig.plan.passes import backward_passes, forward_passes
 from tfbig.plan.planner import Planner
 from tfbig.stores import host_store
 from tfbig.system import traces
@@ -66,9 +60,8 @@ class Program:
         extra = [value for _, value, _ in graph.updates]
         self._results = list(dict.fromkeys([*graph.outputs, *extra]))
         self._calls = SweepCalls(planner.prepared, devices, folder)
-        self._forward = ForwardPass(self._calls)
         chunk = sweep_loop.fold_bytes(planner.limits.device, devices)
-        self._backward = BackwardPass(self._calls, self._forward, chunk)
+        self._runner = SweepRunner(self._calls, chunk)
         self._compiled: dict[tuple[Any, ...], Any] = {}
 
     def run(
@@ -182,8 +175,7 @@ class Program:
         def run(*arguments: tf.Tensor) -> Any:
             tensors = fixed | dict(zip(keys, arguments[: len(keys)], strict=True))
             state = self._start(tensors, list(arguments[len(keys) :]), watched)
-            for sweep in state.sweeps:
-                self._forward.run(sweep, state)
+            self._runner.run(forward_passes(state.layout), state)
             structure[:] = self._results_of(state).values()
             step_progress.end(state.done)
 
@@ -191,9 +183,9 @@ class Program:
                 # A copy of the state: under an eager tape this is traced twice.
                 back = replace(state, d_images={}, d_wholes={}, d_weights={})
                 with self._calls.on_host():
-                    backward_pass.seed(self._calls, back, self._results, structure, cotangents)
+                    sweep_runner.seed(self._calls, back, self._results, structure, cotangents)
                     step_progress.begin(back.done)
-                    self._backward.run_all(back.sweeps, self._before, back)
+                    self._run_backward(back)
                     step_progress.end(back.done)
                 d_values = back.d_wholes | back.d_images
                 floats = {key for key in keys if autodiff.is_float(inputs[key])}
@@ -212,8 +204,7 @@ class Program:
         self, inputs: dict[int, tf.Tensor], weights: list[tf.Tensor], sinks: dict[int, tf.Tensor]
     ) -> dict[int, Structure]:
         state = self._start(inputs, weights, sinks=sinks)
-        for sweep in state.sweeps:
-            self._forward.run(sweep, state)
+        self._runner.run(forward_passes(state.layout), state)
         step_progress.end(state.done)
         return self._results_of(state)
 
@@ -221,21 +212,25 @@ class Program:
         self, inputs: dict[int, tf.Tensor], weights: list[tf.Tensor], scale: Any
     ) -> tuple[dict[int, Structure], list[tf.Tensor | None]]:
         state = self._start(inputs, weights)
-        loss, fused = self.graph.outputs[0], self.planner.fused
-        sweeps = state.sweeps[:-1] if fused else state.sweeps
-        for sweep in sweeps:
-            self._forward.run(sweep, state)
-        if fused:
-            (node,) = state.sweeps[-1].reductions
-            channels = [self.graph.values[v].channels for v in node.inputs]
-            dtype = node.op.init(state.geometry.batch, channels)[0].dtype
-            state.d_wholes[loss] = tf.cast(scale, dtype)
-            self._backward.run_fused(state.sweeps[-1], state)
-        else:
-            state.d_wholes[loss] = tf.cast(scale, state.wholes[loss].dtype)
-        self._backward.run_all(sweeps, self._before, state)
+        self._runner.run(forward_passes(state.layout, self.planner.fused), state)
+        state.d_wholes[self.graph.outputs[0]] = tf.cast(scale, self._loss_dtype(state))
+        self._run_backward(state, self.planner.fused)
         step_progress.end(state.done)
         return self._results_of(state), state.weight_gradients
+
+    def _run_backward(self, state: StepState, fused: bool = False) -> None:
+        """Run the backward pass from the gradients in the state, and that of the nodes before the first sweep."""
+        self._runner.run(backward_passes(state.layout, state.learned, fused), state)
+        self._runner.pull_wholes(self._before, state)
+
+    def _loss_dtype(self, state: StepState) -> tf.DType:
+        """Return the dtype of the first output, a scalar, which a fused last sweep has not computed yet."""
+        loss = self.graph.outputs[0]
+        if loss in state.wholes:
+            return state.wholes[loss].dtype
+        (node,) = state.sweeps[-1].reductions
+        channels = [self.graph.values[v].channels for v in node.inputs]
+        return node.op.init(state.geometry.batch, channels)[0].dtype
 
     def _start(
         self,

@@ -10,6 +10,7 @@ import numpy as np
 from tfbig.network.graph import Graph, Local, Node, Reduce
 from tfbig.plan import replay_segments
 from tfbig.plan.lifetimes import Timeline
+from tfbig.plan.passes import waiting_images
 from tfbig.plan.sweeps import (
     REMAT_DEPTH,
     SHORT_DEPTH,
@@ -18,7 +19,6 @@ from tfbig.plan.sweeps import (
     Store,
     Sweep,
     schedule,
-    waiting_images,
 )
 
 

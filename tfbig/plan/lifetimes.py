@@ -14,15 +14,8 @@ import numpy.typing as npt
 
 from tfbig.network.graph import Graph
 from tfbig.plan import replay_segments
-from tfbig.plan.sweeps import (
-    BackwardSweep,
-    Layout,
-    Store,
-    Sweep,
-    backward_sweeps,
-    foldable,
-    read_backward,
-)
+from tfbig.plan.passes import Kind, Pass, backward_passes, forward_passes, read_backward
+from tfbig.plan.sweeps import Layout, Store, Sweep, foldable
 from tfbig.units import aligned
 
 Span = tuple[int, int]
@@ -30,16 +23,16 @@ Span = tuple[int, int]
 
 
 class Moment(NamedTuple):
-    """One pass over all strips.
+    """What one pass of a step reads and writes.
 
     Args:
-        what: "forward", "backward", "both" (a fused last sweep) or "replay".
+        kind: What the pass computes.
         sweep: Index of the sweep; for a replay, the sweep whose backward pass it precedes.
         touched: Stores that are read or written as a whole, once for each time.
         external: Images from outside that are read.
     """
 
-    what: str
+    kind: Kind
     sweep: int
     touched: tuple[Store, ...]
     external: tuple[int, ...] = ()
@@ -132,8 +125,9 @@ class _StoreTracker:
         for kind in ("image", "remat"):
             self.drop(kind, values)
 
-    def moment(self, what: str, sweep: Sweep, external: Iterable[int]) -> None:
-        self.moments.append(Moment(what, sweep.index, tuple(self._touched), tuple(external)))
+    def moment(self, each: Pass, external: Iterable[int]) -> None:
+        index, touched = each.sweep.index, tuple(self._touched)
+        self.moments.append(Moment(each.kind, index, touched, tuple(external)))
         self._touched.clear()
 
     def finish(self) -> Timeline:
@@ -143,82 +137,75 @@ class _StoreTracker:
 
 
 def timeline(graph: Graph, layout: Layout, learned: Collection[int], fused: bool) -> Timeline:
-    """Return the timeline of a step: forward sweeps, then backward sweeps in reverse order.
-
-    A store exists until its last reader has ended.
+    """Return the timeline of a step; a store exists until its last reader has ended.
 
     Args:
         graph: The graph to run.
         layout: Layout of the step.
-        learned: Values that need a gradient, see `tfbig.network.graph.values_with_gradient`; none in inference. Sweeps
-            without any do not run backward.
+        learned: Values that need a gradient, see `tfbig.network.graph.values_with_gradient`; none in inference.
         fused: Whether the last sweep runs forward and backward together.
 
     Returns:
         The timeline.
     """
     recorder = _StoreTracker(layout.inner)
-    backward = backward_sweeps(layout, learned)
-    if fused and (not backward or backward[0].sweep is not layout.sweeps[-1]):
-        backward = [BackwardSweep(layout.sweeps[-1]), *backward]
-    waiting = {v for each in backward for v in read_backward(each.sweep, learned)}
-    waiting |= {v for each in backward for replay in each.replays for v in replay.reads}
-    waiting -= layout.inner
-    _forward(graph, layout, waiting, fused, recorder)
-    _backward(graph, layout, learned, backward, fused, recorder)
+    backward = backward_passes(layout, learned, fused)
+    waiting = _waiting(backward, learned) - layout.inner
+    ending: dict[int, list[int]] = {}
+    for value, last in sorted(replay_segments.last_readers(graph, layout.sweeps).items()):
+        if value not in waiting:
+            ending.setdefault(last, []).append(value)
+    for each in forward_passes(layout, fused):
+        _forward(graph, each, recorder)
+        recorder.drop("image", ending.get(each.sweep.index, ()))
+    for each in backward:
+        _backward(graph, layout, learned, each, recorder)
     return recorder.finish()
 
 
-def _forward(
-    graph: Graph, layout: Layout, waiting: Collection[int], fused: bool, recorder: _StoreTracker
-) -> None:
-    """Add the forward sweeps; images that are not `waiting` for the backward pass end with their last reader."""
-    sweeps = layout.sweeps
-    ending: dict[int, list[int]] = {}
-    for value, last in sorted(replay_segments.last_readers(graph, sweeps).items()):
-        if value not in waiting:
-            ending.setdefault(last, []).append(value)
-    for sweep in sweeps[:-1] if fused else sweeps:
-        recorder.make("image", sweep.writes)
-        recorder.touch("image", [*sweep.writes, *_stored(graph, sweep)])
-        recorder.moment("forward", sweep, _external(graph, sweep))
-        recorder.drop("image", ending.get(sweep.index, ()))
+def _waiting(backward: Sequence[Pass], learned: Collection[int]) -> set[int]:
+    """Return the images that the backward passes read."""
+    images = set[int]()
+    for kind, sweep in backward:
+        if kind is Kind.REPLAY:
+            images |= {*sweep.reads}
+        elif kind is not Kind.FROZEN:
+            images |= read_backward(sweep, learned)
+    return images
+
+
+def _forward(graph: Graph, each: Pass, recorder: _StoreTracker) -> None:
+    recorder.make("image", each.sweep.writes)
+    recorder.touch("image", [*each.sweep.writes, *_stored(graph, each.sweep)])
+    recorder.moment(each, _external(graph, each.sweep))
 
 
 def _backward(
-    graph: Graph,
-    layout: Layout,
-    learned: Collection[int],
-    backward: Sequence[BackwardSweep],
-    fused: bool,
-    recorder: _StoreTracker,
+    graph: Graph, layout: Layout, learned: Collection[int], each: Pass, recorder: _StoreTracker
 ) -> None:
-    last = len(layout.sweeps)
-    for sweep, replays in backward:
-        for skipped in reversed(layout.sweeps[sweep.index + 1 : last]):
-            recorder.drop_images(skipped.writes)
-        last = sweep.index
-        for replay in replays:
-            recorder.make("remat", replay.writes)
-            recorder.touch_images([*replay.writes, *_stored(graph, replay)])
-            recorder.moment("replay", replay, _external(graph, replay))
-        is_fused = fused and sweep is layout.sweeps[-1]
-        if not is_fused:
-            reduced = [n for n in foldable(sweep) if n.inputs[0] in learned]
-            folded = [n.inputs[0] for n in reduced if n.inputs[0] not in layout.kept]
-            recorder.touch_images(folded)
-            recorder.touch("gradient", [*folded, *folded])
-            recorder.drop_images(folded)
-            summed = read_backward(sweep, learned).difference(sweep.reads, folded)
-            recorder.touch_images(v for v in sweep.writes if v in summed)
-        reads = _stored(graph, sweep)
+    kind, sweep = each
+    reads = _stored(graph, sweep)
+    if kind is Kind.REPLAY:
+        recorder.make("remat", sweep.writes)
+        recorder.touch_images([*sweep.writes, *reads])
+        recorder.moment(each, _external(graph, sweep))
+        return
+    if kind is Kind.BACKWARD:
+        reduced = [n for n in foldable(sweep) if n.inputs[0] in learned]
+        folded = [n.inputs[0] for n in reduced if n.inputs[0] not in layout.kept]
+        recorder.touch_images(folded)
+        recorder.touch("gradient", [*folded, *folded])
+        recorder.drop_images(folded)
+        summed = read_backward(sweep, learned).difference(sweep.reads, folded)
+        recorder.touch_images(v for v in sweep.writes if v in summed)
+    if kind is not Kind.FROZEN:
         targets = [v for v in reads if v in learned]
         recorder.make("gradient", targets)
         recorder.touch("gradient", [*targets, *(v for v in sweep.writes if v in learned)])
         recorder.touch_images(reads)
-        recorder.moment("both" if is_fused else "backward", sweep, _external(graph, sweep))
+        recorder.moment(each, _external(graph, sweep))
         recorder.drop("gradient", sweep.writes)
-        recorder.drop_images(sweep.writes)
+    recorder.drop_images(sweep.writes)
 
 
 def _stored(graph: Graph, sweep: Sweep) -> list[int]:

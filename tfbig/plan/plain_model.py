@@ -9,6 +9,7 @@ from tfbig.plan.cost import bytes_of, operations_of
 from tfbig.plan.fixed_bytes import TraceBytes, gradient_bytes
 from tfbig.plan.lifetimes import Moment, Timeline
 from tfbig.plan.limits import KERNEL_ELEMENTS, Projected
+from tfbig.plan.passes import Kind
 from tfbig.plan.plan import Plan, SweepCost
 from tfbig.plan.prepared_graph import PreparedGraph
 from tfbig.plan.pricing import Problem
@@ -88,13 +89,13 @@ def plan_of(problem: Problem) -> Plan | None:
         made_bytes=sum(images[n.output] for n in sweep.locals),
         starts=len(sweep.nodes),
     )
-    what = "both" if options.training else "forward"
+    kind = Kind.BOTH if options.training else Kind.FORWARD
     return Plan(
         shape=problem.shape,
         layout=layout,
         costs=(cost,),
         replay_costs=(),
-        timeline=Timeline((Moment(what, 0, (), sweep.reads),), {}),
+        timeline=Timeline((Moment(kind, 0, (), sweep.reads),), {}),
         image_bytes=images,
         places={},
         allowed=limits,

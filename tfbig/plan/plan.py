@@ -14,6 +14,7 @@ from tfbig.network.graph import AT_ONCE, IN_FLIGHT
 from tfbig.plan.activity import ActiveTiles
 from tfbig.plan.lifetimes import Moment, Timeline
 from tfbig.plan.limits import Limits, Projected
+from tfbig.plan.passes import Kind
 from tfbig.plan.sweeps import Layout, Store, Sweep
 from tfbig.units import format_bytes
 
@@ -219,7 +220,7 @@ class Plan:
 
     def cost_of(self, moment: Moment) -> SweepCost:
         """Return the cost of the sweep or replay that runs at a moment."""
-        if moment.what != "replay":
+        if moment.kind is not Kind.REPLAY:
             return self.costs[moment.sweep]
         pairs = zip(self.layout.replays, self.replay_costs, strict=True)
         return next(cost for sweep, cost in pairs if sweep.index == moment.sweep)
@@ -281,8 +282,8 @@ def _work(plan: Plan) -> list[_Work]:
 
 def _work_at(plan: Plan, moment: Moment, host: int, disk: int) -> _Work:
     """Return the work of a moment that moves some bytes to and from host memory and disk."""
-    cost, passes, rates = plan.cost_of(moment), _PASSES[moment.what], plan.rates
-    recomputed = cost.recomputed_operations if moment.what == "backward" else 0
+    cost, passes, rates = plan.cost_of(moment), _PASSES[moment.kind], plan.rates
+    recomputed = cost.recomputed_operations if moment.kind is Kind.BACKWARD else 0
     operations = passes * cost.operations + recomputed
     # The system reads files ahead and writes them later; its work on their pages still takes time (`mapped`).
     work = operations / rates.operations
@@ -318,7 +319,7 @@ def _line(plan: Plan, sweep: Sweep, cost: SweepCost) -> str:
     work = [
         each
         for m, each in zip(plan.timeline.moments, _work(plan), strict=True)
-        if m.sweep == sweep.index and (m.what == "replay") == sweep.is_replay
+        if m.sweep == sweep.index and (m.kind is Kind.REPLAY) == sweep.is_replay
     ]
     stores, where = _written_stores(plan, sweep), plan.layout.where
     images = [s for s in stores if s.kind != "gradient"]
@@ -395,7 +396,7 @@ def _replica_totals(plan: Plan) -> list[str]:
     ]
 
 
-_PASSES = {"forward": 1, "backward": 2, "both": 3, "replay": 1}
+_PASSES = {Kind.FORWARD: 1, Kind.BACKWARD: 2, Kind.BOTH: 3, Kind.REPLAY: 1}
 """Work of a moment, relative to a forward pass."""
 
 _HEAD = (

@@ -8,7 +8,7 @@ cheap to rematerialise from other stored images, or memory is scarce.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -391,63 +391,6 @@ def foldable(sweep: Sweep) -> list[Node]:
         Reduce nodes.
     """
     return [n for n in sweep.reductions if len(n.inputs) == 1 and n.inputs[0] in sweep.writes]
-
-
-class BackwardSweep(NamedTuple):
-    """A sweep that runs backward.
-
-    Attributes:
-        sweep: The sweep.
-        replays: Replays that run before, to rematerialise images that it reads.
-    """
-
-    sweep: Sweep
-    replays: tuple[Sweep, ...] = ()
-
-
-def backward_sweeps(layout: Layout, learned: Container[int]) -> list[BackwardSweep]:
-    """Return the sweeps that run backward, last first; those of which no value needs a gradient do not.
-
-    Args:
-        layout: Layout of the step.
-        learned: Values that need a gradient, see `tfbig.network.graph.values_with_gradient`.
-
-    Returns:
-        The sweeps with their replays. A replay whose images no such sweep reads does not run.
-    """
-    waiting, found = list(layout.replays), list[BackwardSweep]()
-    for sweep in reversed(layout.sweeps):
-        if all(n.output not in learned for n in sweep.nodes):
-            continue
-        read = read_backward(sweep, learned)
-        now = tuple(replay for replay in waiting if not read.isdisjoint(replay.writes))
-        waiting = [replay for replay in waiting if replay not in now]
-        found.append(BackwardSweep(sweep, now))
-    return found
-
-
-def waiting_images(sweeps: Sequence[Sweep], learned: Container[int]) -> set[int]:
-    """Return the stored images that the backward pass of some sweeps may read.
-
-    Args:
-        sweeps: The sweeps in order.
-        learned: Values that need a gradient.
-    """
-    backward = backward_sweeps(Layout(tuple(sweeps)), learned)
-    return {v for each in backward for v in read_backward(each.sweep, learned)}
-
-
-def read_backward(sweep: Sweep, learned: Container[int]) -> set[int]:
-    """Return the stored images whose values the backward pass of a sweep may read.
-
-    They are those that its forward pass reads, and those whose reductions have a gradient.
-
-    Args:
-        sweep: The sweep.
-        learned: Values that need a gradient.
-    """
-    summed = {v for n in sweep.reductions if n.output in learned for v in n.inputs}
-    return {*sweep.reads, *summed.intersection(sweep.writes)}
 
 
 class NodeIndex:

@@ -134,7 +134,7 @@ class Augmentation:
         Returns:
             `[H, W, C]`, or `[W, H, C]` after a quarter turn, uint8.
         """
-        x: Image = self._stained(tile.astype(np.float32) / np.float32(255))
+        x: Image = self.stained(tile.astype(np.float32) / np.float32(255))
         if self.sigma:
             x = ndimage.gaussian_filter(
                 x, (self.sigma, self.sigma, 0), mode="mirror", radius=(1, 1, 0)
@@ -153,7 +153,7 @@ class Augmentation:
         )
         return augmented
 
-    def _stained(self, x: Image) -> Image:
+    def stained(self, x: Image) -> Image:
         """Return pixels `[..., C]` from 0 to 1 with changed stains: `-log(y) = (-log(x) H^-1 * scale + shift) H`."""
         if x.shape[-1] != 3 or not self.changes_stains:
             return x
@@ -372,7 +372,7 @@ def _mean_luma(source: Source, change: Augmentation) -> float:
         sample = _samples.get(source)
         if sample is None:
             sample = _samples[source] = _sample_pixels(source)
-    stained = change._stained(sample.astype(np.float32) / np.float32(255))
+    stained = change.stained(sample.astype(np.float32) / np.float32(255))
     bright = np.clip(stained * change.brightness, 0, 1)
     return float((bright @ LUMA if bright.shape[-1] == 3 else bright).mean(dtype=np.float64))
 

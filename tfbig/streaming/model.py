@@ -17,6 +17,7 @@ from tfbig.engine import traced_steps
 from tfbig.engine.bound_program import BoundProgram, Results
 from tfbig.errors import UnsupportedLayerError
 from tfbig.network import front_and_rest, user_code
+from tfbig.network.graph import Graph
 from tfbig.plan.plan import Plan
 from tfbig.streaming import gradient_step, labels, loss_step, prediction, trackers
 from tfbig.streaming.class_weights import ClassWeights
@@ -27,6 +28,7 @@ from tfbig.streaming.program_cache import Compiled, Programs
 from tfbig.streaming.settings import Settings
 from tfbig.streaming.twin_model import TwinModel
 from tfbig.system import keras_internals, replication, tf_errors
+from tfbig.system.backend import HOST
 from tfbig.system.budget import Budget
 
 STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
@@ -120,6 +122,7 @@ class StreamedModel(ClassWeights, TwinModel):
     Attributes:
         twin: The plain model, with the same layers and variables.
         settings: The arguments of `tfbig.stream`.
+        programs: What its steps run.
 
     Raises:
         UnsupportedLayerError: As in `tfbig.stream`.
@@ -155,7 +158,7 @@ class StreamedModel(ClassWeights, TwinModel):
             self._functional_twin, self.settings.upto, self.settings.unsupported
         )
         self._plan_with(self.settings)
-        self._inputs_reader = ModelInputs(self.name, self._functional_twin, self._programs.rank)
+        self._inputs_reader = ModelInputs(self.name, self._functional_twin, self.programs.rank)
         self.built = True
 
     # ------------------------------------------------------------------ keras.Model
@@ -260,7 +263,7 @@ class StreamedModel(ClassWeights, TwinModel):
     @property
     def spatial(self) -> bool:
         """True if every output is an image that streams; losses are then computed strip by strip."""
-        return self._split is None and self._programs.images_out and not self._programs.bags
+        return self._split is None and self.programs.images_out and not self.programs.bags
 
     def plan(self, image: Sequence[int] | sources.Source, training: bool = True) -> Plan:
         """Return the plan for one image size; nothing of that size is allocated.
@@ -288,7 +291,7 @@ class StreamedModel(ClassWeights, TwinModel):
         streams = self.spatial and (training or self.compiled)
         compiled = Compiled.by(self)
         with_loss = streams and compiled.loss is not None
-        return self._programs.plan(shape, training, compiled, with_loss, background)
+        return self.programs.plan(shape, training, compiled, with_loss, background)
 
     @tf_errors.unwrapped
     def predict_to(
@@ -320,12 +323,39 @@ class StreamedModel(ClassWeights, TwinModel):
 
     def use_less(self) -> int:
         """Use half the bytes for strips, or half the rows, from now on, and return the bytes."""
-        settings = self._programs.settings
+        settings = self.programs.settings
         strips = settings.strip_bytes[0] // 2
         rows = settings.strip_rows and max(settings.strip_rows // 2, 1)
         budget = dataclasses.replace(settings.budget, device=strips)
         self._plan_with(dataclasses.replace(settings, budget=budget, strip_rows=rows))
         return strips
+
+    def prediction_graph(self) -> Graph | None:
+        """Return the graph of a prediction of images behind handles; None if not all layers stream."""
+        if not self.spatial:
+            return None
+        handles = [tf.TensorSpec([None], tf.string)] * len(self._functional_twin.inputs)
+        return self.programs.forward(False, handles, Compiled.by(self), always_streams=True).graph
+
+    def in_memory(self, data: Any, predicts: bool) -> Any:
+        """Return data with images in host memory instead of handles.
+
+        Args:
+            data: `(x, y)`, or with sample weights.
+            predicts: Whether the labels are left out, which a prediction does not need.
+        """
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        twin, labels_of = self._functional_twin, self.programs.labels
+        with tf.device(HOST):
+            pairs = zip(self._inputs_reader.read(x), twin.inputs, strict=True)
+            images = [labels_of.dense(tensor, spec.shape[-1]) for tensor, spec in pairs]
+            if predicts:
+                return (images,)
+            loss, outputs = (
+                keras_internals.compiled_loss(self),
+                keras_internals.output_structure(twin),
+            )
+            return (images, *labels_of.dense_pair(y, sample_weight, loss, outputs))
 
     def traced(self, step_function: Callable[[Any], Any]) -> traced_steps.Traced:
         """Return a step of this model, traced once per layout.
@@ -352,7 +382,7 @@ class StreamedModel(ClassWeights, TwinModel):
     def _plan_with(self, settings: Settings) -> None:
         """Replace all programs by programs with these settings."""
         twin, front = self.twin, self._functional_twin
-        self._programs = Programs(
+        self.programs = Programs(
             self.name, twin, front, self._split, settings, self._bytes_between_steps
         )
 
@@ -371,12 +401,12 @@ class StreamedModel(ClassWeights, TwinModel):
     ) -> BoundProgram:
         """Return the program that computes the outputs for inputs. Args: as in `Programs.forward`."""
         tensors = self._inputs_reader.read(inputs)
-        return self._programs.forward(training, tensors, Compiled.by(self), always_streams)
+        return self.programs.forward(training, tensors, Compiled.by(self), always_streams)
 
     def _loss_step(self, data: Any, training: bool) -> LossStep:
         """Return the step that computes the loss of data strip by strip."""
         compiled = Compiled.by(self)
-        return loss_step.prepare(self._programs, self._inputs_reader, compiled, data, training)
+        return loss_step.prepare(self.programs, self._inputs_reader, compiled, data, training)
 
     def _bound_to(self, data: Any, step_function: Callable[[Any], Any]) -> BoundProgram:
         """Return the program that a step on eager data runs, and create the variables that it needs."""
@@ -391,15 +421,15 @@ class StreamedModel(ClassWeights, TwinModel):
 
     def _plainly(self, step: LossStep, training: bool) -> AbstractContextManager[None]:
         """Return a context in which calls of the model on the inputs of a step run the plain model too."""
-        forward = self._programs.forward(training, step.inputs, Compiled.by(self))
+        forward = self.programs.forward(training, step.inputs, Compiled.by(self))
         return forward.program.layouts.plainly()
 
     def _plain_outputs(self, tensors: Sequence[tf.Tensor], training: bool | None) -> Any:
         """Return the outputs of the plain model for tensors or handles."""
-        twin, dense = self._functional_twin, self._programs.labels.dense
+        twin, dense = self._functional_twin, self.programs.labels.dense
         pairs = zip(tensors, twin.inputs, strict=True)
         inputs = [dense(t, spec.shape[-1]) for t, spec in pairs]
-        with tf.device(self._programs.device):
+        with tf.device(self.programs.device):
             structure = keras_internals.input_structure(twin)
             return twin(keras.tree.pack_sequence_as(structure, inputs), training=training)
 
@@ -411,21 +441,21 @@ class StreamedModel(ClassWeights, TwinModel):
         training: bool | None,
     ) -> Any:
         """Return the outputs of a split model from those of its front."""
-        dense = self._programs.labels.dense
+        dense = self.programs.labels.dense
         inputs = [dense(t) if i in split.direct else t for i, t in enumerate(tensors)]
-        with tf.device(self._programs.device):
+        with tf.device(self.programs.device):
             return split.outputs(inputs, outputs, training)
 
     def _dense(self, data: Any) -> Any:
         """Return data with targets and sample weights as tensors, for losses that Keras computes."""
         outputs = keras_internals.output_structure(self._functional_twin)
         loss = keras_internals.compiled_loss(self)
-        return self._programs.labels.dense_data(data, loss, outputs)
+        return self.programs.labels.dense_data(data, loss, outputs)
 
     def _of_pixels(self, step: LossStep, data: Any) -> Any:
         """Return data with tensors as targets, and a sample weight for each pixel, as the losses of Keras expect."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(self._dense(data))
-        y, sample_weight = self._programs.labels.prepare(y, sample_weight)
+        y, sample_weight = self.programs.labels.prepare(y, sample_weight)
         if sample_weight is not None:
             sample_weight = labels.of_pixels(sample_weight, y)
         y = step.objective.as_keras_expects(y)
@@ -447,7 +477,7 @@ class StreamedModel(ClassWeights, TwinModel):
         if self._split is not None:
             return prediction.whole(self, handle, path, convert)
         inputs, outputs = self._functional_twin.inputs, self._functional_twin.outputs
-        if len(inputs) != 1 or len(outputs) != 1 or not self.spatial or self._programs.rank == 3:
+        if len(inputs) != 1 or len(outputs) != 1 or not self.spatial or self.programs.rank == 3:
             raise ValueError(
                 f"'{self.name}' has {len(inputs)} inputs and {len(outputs)} outputs; predict_to expects one image "
                 "[H, W, C] or [D, H, W, C] and returns one. Use predict."

@@ -75,7 +75,7 @@ class PlainSteps(traced_steps.Steps):
         tensors = traced_steps.tensors(data)
         found = self.find(tensors)
         layout = self.layout_of(found)
-        run, programs = partial(self.prepared, layout, data, specs), self.model._programs
+        run, programs = partial(self.prepared, layout, data, specs), self.model.programs
         if not layout[1].plain or self.device is None or not programs.compiles_plain:
             return run()
         shapes = [None if t is None else tuple(t.shape) for t in keras.tree.flatten(tensors)]
@@ -94,7 +94,7 @@ class PlainSteps(traced_steps.Steps):
         optimizer = getattr(model, "optimizer", None)
         variables = list(model.variables) + (list(optimizer.variables) if optimizer else [])
         device = keras_internals.device_of(variables)
-        strips = model._programs.device or backend.HOST
+        strips = model.programs.device or backend.HOST
         if device is None or backend.check_device(device) != backend.check_device(strips):
             return None
         return device if xla.wanted(model, device) else None
@@ -109,7 +109,7 @@ class PlainSteps(traced_steps.Steps):
     ) -> Any:
         """Run a compiled step. If the first one of a size fails, nothing has changed, and it runs without XLA."""
         if any(t is not None and t.dtype == tf.string for t in keras.tree.flatten(data)):
-            data, specs = _read(self.model, data, self.predicts), None
+            data, specs = self.model.in_memory(data, self.predicts), None
             layout = self.compiled.layout(data)  # of images in memory
             if not layout[1].plain:
                 return uncompiled()()
@@ -132,22 +132,8 @@ class PlainSteps(traced_steps.Steps):
 
     def _give_up(self, reason: str) -> None:
         """Compile no further step of the model, and say so."""
-        self.model._programs.compiles_plain = False
+        self.model.programs.compiles_plain = False
         warnings.warn(
             f"'{self.model.name}' runs without XLA, which fails: {reason}. compile(jit_compile=False) silences this.",
             stacklevel=2,
         )
-
-
-def _read(model: Any, data: Any, predicts: bool) -> Any:
-    """Return data with images in host memory instead of handles; a prediction needs no labels."""
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    labels, twin = model._programs.labels, model._functional_twin
-    with tf.device(backend.HOST):
-        tensors = model._inputs_reader.read(x)
-        pairs = zip(tensors, twin.inputs, strict=True)
-        images = [labels.dense(tensor, spec.shape[-1]) for tensor, spec in pairs]
-        if predicts:
-            return (images,)
-        loss, outputs = keras_internals.compiled_loss(model), keras_internals.output_structure(twin)
-        return (images, *labels.dense_pair(y, sample_weight, loss, outputs))

@@ -206,7 +206,7 @@ class Programs:
         self._prepare([tf.TensorSpec((batch, *size, None))], compiled)
         state = self.order, self._trainable(), self.devices, self.model_bytes()
         key = ("plan", training, with_loss, *state)
-        expected = self._cached(key, lambda: _expected(self, training, compiled, with_loss))
+        expected = self._cached(key, lambda: self._expected(training, compiled, with_loss))
         sizes = expected.sizes(size)
         known = {} if background is None else {tuple(size): background}
         backgrounds = {i: known[each] for i, each in sizes.items() if each in known}
@@ -341,20 +341,17 @@ class Programs:
         structure = keras_internals.output_structure(self.functional)
         return keras.tree.pack_sequence_as(structure, specs)
 
-
-def _expected(programs: Programs, training: bool, compiled: Compiled, with_loss: bool) -> Expected:
-    """Return what plans of images behind handles have in common."""
-    graph = programs.read(
-        training, [programs.settings.source_dtype] * len(programs.functional.inputs)
-    )
-    graph.xla = compiled.xla
-    images = [i for i in graph.inputs if graph.values[i].image]
-    before, labels_of = replace(graph, nodes=[*graph.nodes]), {}
-    if with_loss:
-        outputs, label = [*graph.outputs], programs.labels.by_handle
-        goal = objective.expected(compiled.loss, programs._output_specs(graph), label)
-        taken = goal.add_to(graph, [label] * len(outputs), [])
-        targets = [i for i in graph.inputs if graph.values[i].image and i not in images]
-        labels_of = dict(zip(targets, [outputs[t] for t in taken], strict=True))
-    phase_layout.rewrite(graph)
-    return Expected(programs._planner(graph, training), before, images, labels_of)
+    def _expected(self, training: bool, compiled: Compiled, with_loss: bool) -> Expected:
+        """Return what plans of images behind handles have in common."""
+        graph = self.read(training, [self.settings.source_dtype] * len(self.functional.inputs))
+        graph.xla = compiled.xla
+        images = [i for i in graph.inputs if graph.values[i].image]
+        before, labels_of = replace(graph, nodes=[*graph.nodes]), {}
+        if with_loss:
+            outputs, label = [*graph.outputs], self.labels.by_handle
+            goal = objective.expected(compiled.loss, self._output_specs(graph), label)
+            taken = goal.add_to(graph, [label] * len(outputs), [])
+            targets = [i for i in graph.inputs if graph.values[i].image and i not in images]
+            labels_of = dict(zip(targets, [outputs[t] for t in taken], strict=True))
+        phase_layout.rewrite(graph)
+        return Expected(self._planner(graph, training), before, images, labels_of)

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import lcm
 
-import tensorflow as tf
-
 from tfbig.geometry.windows import Interval
-from tfbig.network.graph import Graph
 from tfbig.plan import regions
 from tfbig.streaming.model import StreamedModel
-from tfbig.streaming.program_cache import Compiled
 
 Bounds = tuple[int, int]
 """First row or column, and the one after the last."""
@@ -41,7 +37,7 @@ def region(
         >>> region(big, (100, 100), (40, 60), (0, 10))
         ((38, 62), (0, 12))
     """
-    graph = _graph(model)
+    graph = model.prediction_graph()
     if graph is None:
         return None
     found = regions.read_for(graph, (size[0], size[1]), (Interval(*rows), Interval(*columns)))
@@ -57,15 +53,6 @@ def step(model: StreamedModel) -> int | None:
     Args:
         model: A model with one image as input and one as output.
     """
-    graph = _graph(model)
+    graph = model.prediction_graph()
     steps = None if graph is None else regions.step(graph)
     return None if steps is None else lcm(*steps)
-
-
-def _graph(model: StreamedModel) -> Graph | None:
-    """Return the graph of a prediction of one image behind a handle; None if not all layers stream."""
-    if not model.spatial:
-        return None
-    handles = [tf.TensorSpec([None], tf.string)] * len(model._functional_twin.inputs)
-    programs = model._programs
-    return programs.forward(False, handles, Compiled.by(model), always_streams=True).graph

@@ -1,4 +1,4 @@
-"""Runs sweeps backward: adds gradients of images, statistics and weights.
+"""Runs the passes of a step: images and statistics forward; gradients of images, statistics and weights backward.
 
 Every gradient that a step carries is keyed as in the graph: images and whole values by value id, weights by their
 position in `Graph.weights`, where the trainable variables of the model come first, in their order.
@@ -6,66 +6,91 @@ position in `Graph.weights`, where the trainable variables of the model come fir
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfbig.engine import sweep_loop
-from tfbig.engine.forward_pass import ForwardPass
 from tfbig.engine.sweep_calls import SweepCalls
 from tfbig.engine.sweep_state import StepState, Structure, SweepTensors
 from tfbig.network.graph import Node
 from tfbig.ops import autodiff
 from tfbig.plan.canonical import Canonical
-from tfbig.plan.sweeps import Sweep, backward_sweeps, foldable
+from tfbig.plan.passes import Kind, Pass
+from tfbig.plan.sweeps import Sweep, foldable
 from tfbig.stores import host_store
 
 
-class BackwardPass:
-    """Backward pass of one graph.
+class SweepRunner:
+    """Runs the passes of steps of one graph.
 
     Args:
         calls: Calls of its sweeps.
-        forward: Forward pass, for replays.
         chunk_bytes: Bytes of an image whose statistics are folded at a time.
     """
 
-    def __init__(self, calls: SweepCalls, forward: ForwardPass, chunk_bytes: int) -> None:
+    def __init__(self, calls: SweepCalls, chunk_bytes: int) -> None:
         self.calls = calls
-        self.forward = forward
         self.chunk_bytes = chunk_bytes
 
-    def run_all(self, sweeps: Sequence[Sweep], before: Sequence[Node], state: StepState) -> None:
-        """Run sweeps backward, last first, each after the replays of its segment.
+    def run(self, passes: Iterable[Pass], state: StepState) -> None:
+        """Run passes in order: change `images`, `wholes`, `d_images`, `d_wholes` and `d_weights` of the state."""
+        methods = {
+            Kind.FORWARD: self._forward,
+            Kind.REPLAY: self._replay,
+            Kind.BOTH: self._both,
+            Kind.BACKWARD: self._backward,
+            Kind.FROZEN: self._frozen,
+        }
+        for kind, sweep in passes:
+            methods[kind](sweep, state)
 
-        Args:
-            sweeps: The sweeps in forward order.
-            before: Whole nodes that run before the first sweep.
-            state: State of the step.
-        """
-        needed = {each.sweep.index: each for each in backward_sweeps(state.layout, state.learned)}
-        for sweep in reversed(sweeps):
-            self._wholes_backward(sweep.wholes, state)
-            if sweep.index not in needed:
-                continue  # everything that it depends on is frozen
-            for replay in needed[sweep.index].replays:
-                self.forward.replay(replay, state)
-            self.run(sweep, state)
-        self._wholes_backward(before, state)
+    def pull_wholes(self, nodes: Sequence[Node], state: StepState) -> None:
+        """Compute the gradients of whole nodes, with a tape over each."""
+        with self.calls.on_accelerator():
+            for node in reversed(nodes):
+                _whole_backward(node, state)
 
-    def run(self, sweep: Sweep, state: StepState) -> None:
-        """Run a sweep backward: add to `d_images`, `d_wholes` and `d_weights`."""
+    def _forward(self, sweep: Sweep, state: StepState) -> None:
+        partials = self._fill(sweep, state, f"forward {sweep.index + 1}/{len(state.sweeps)}")
+        with self.calls.on_accelerator():
+            state.finish_reductions(sweep, partials)
+
+    def _replay(self, sweep: Sweep, state: StepState) -> None:
+        self._fill(sweep, state, f"replay before {sweep.index + 1}/{len(state.sweeps)}")
+
+    def _both(self, sweep: Sweep, state: StepState) -> None:
+        partials = self._run(sweep, state, _label(sweep, state), set(), fused=True)
+        with self.calls.on_accelerator():
+            state.finish_reductions(sweep, partials)
+
+    def _frozen(self, sweep: Sweep, state: StepState) -> None:
+        self.pull_wholes(sweep.wholes, state)
+
+    def _backward(self, sweep: Sweep, state: StepState) -> None:
+        self.pull_wholes(sweep.wholes, state)
         label = _label(sweep, state)
         rest = self._fold(sweep, state, label)
         needed = _reduced(rest, state) - _reduced(sweep.without(rest.nodes), state)
         self._run(rest, state, label, needed, fused=False)
 
-    def run_fused(self, sweep: Sweep, state: StepState) -> None:
-        """Run the last sweep forward and backward together."""
-        partials = self._run(sweep, state, _label(sweep, state), set(), fused=True)
-        with self.calls.on_accelerator():
-            state.finish_reductions(sweep, partials)
+    def _fill(self, sweep: Sweep, state: StepState, label: str) -> list[Structure]:
+        """Store the images that a sweep writes, and return the partial sums of its reductions."""
+        calls = self.calls
+        elsewhere = {*state.sinks, *state.layout.kept}
+        stored = [v for v in sweep.writes if v not in elsewhere]
+        stores = calls.allocate(state, "remat" if sweep.is_replay else "image", stored, sweep)
+        canonical, tensors = calls.tensors(sweep, state, label)
+        tensors.channels = calls.channels(canonical, sweep, state)
+        tensors.stores = canonical.named(stores)
+        tensors.kept = canonical.named(calls.kept(state, sweep.writes))
+        tensors.sinks = canonical.named({v: k for v, k in state.sinks.items() if v in sweep.writes})
+        state.done, (partials, kept) = calls.call(sweep_loop.forward, canonical, tensors)
+        filled = host_store.after([stores[v] for v in stored], state.done)
+        state.images |= dict(zip(stored, filled, strict=True))
+        state.images |= {canonical.ids[p]: image for p, image in kept.items()}
+        return partials
 
     def _run(
         self, sweep: Sweep, state: StepState, label: str, needed: set[int], fused: bool
@@ -103,12 +128,6 @@ class BackwardPass:
             _accumulate(state.d_wholes, canonical.ids, d_wholes)
             _accumulate(state.d_weights, canonical.slots, d_weights)
         return partials
-
-    def _wholes_backward(self, nodes: Sequence[Node], state: StepState) -> None:
-        """Compute the gradients of whole nodes, with a tape over each."""
-        with self.calls.on_accelerator():
-            for node in reversed(nodes):
-                _whole_backward(node, state)
 
     def _allocate_gradients(self, values: list[int], state: StepState, axes: int) -> list[int]:
         """Allocate gradients of the images that have none yet, and return those that this sweep is the first to add to.
