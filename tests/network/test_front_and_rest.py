@@ -294,11 +294,11 @@ def test_plan_counts_whole_tensors() -> None:
     whole = 4 * (crossing + inside + 16 * 12 * 3)
     for training in (True, False):
         plan = big.plan((1, 64, 48, 2), training)
-        assert plan.whole_bytes == whole * (2 if training else 1)
+        assert plan.rest.whole_bytes == whole * (2 if training else 1)
         front = plain.plan((1, 64, 48, 2), training)
         assert (
             plan.projected.device
-            == front.projected.device + plan.whole_bytes
+            == front.projected.device + plan.rest.whole_bytes
             <= plan.allowed.device
         )
         assert plan.allowed.device == 4_000_000
@@ -314,7 +314,7 @@ def test_strips_use_the_remaining_memory() -> None:
         )
 
     big = tfbig.stream(residual(), tfbig.Budget(device="1GB"), upto="b0_add")
-    whole = big.plan((1, 256, 256, 2)).whole_bytes
+    whole = big.plan((1, 256, 256, 2)).rest.whole_bytes
     assert strips(whole + 4 * 10**5) > strips(whole + 2 * 10**6) > strips(10**9) == AT_ONCE
 
 
@@ -335,9 +335,11 @@ def test_rest_in_host_memory() -> None:
     """Without a device budget the rest counts as host memory."""
     free = tfbig.stream(residual(), tfbig.Budget(host="60GB"), upto="b0_add")
     plan = free.plan((1, 4096, 4096, 2))
-    assert plan.whole_bytes > DEFAULT_STRIPS
+    assert plan.rest.whole_bytes > DEFAULT_STRIPS
     assert not plan.allowed.firm
-    small = tfbig.stream(residual(), tfbig.Budget(host=plan.whole_bytes, disk=0), upto="b0_add")
+    small = tfbig.stream(
+        residual(), tfbig.Budget(host=plan.rest.whole_bytes, disk=0), upto="b0_add"
+    )
     with pytest.raises(
         tfbig.BudgetError, match=r"that do not stream 632.0 MiB\), but .* Raise `host` to"
     ):
@@ -348,7 +350,7 @@ def test_rest_in_host_memory() -> None:
 
 
 def test_strips_that_do_not_fit() -> None:
-    whole = tfbig.stream(residual(), upto="b0_add").plan((1, 64, 64, 2)).whole_bytes
+    whole = tfbig.stream(residual(), upto="b0_add").plan((1, 64, 64, 2)).rest.whole_bytes
     big = tfbig.stream(residual(), tfbig.Budget(device=whole + 100), upto="b0_add")
     with pytest.raises(
         tfbig.BudgetError, match=r"the whole tensors .* of the device, and the smallest tile"

@@ -282,11 +282,11 @@ def make_planner(
     disk_bytes: int = 0,
     firm: bool = True,
     shared: bool = False,
-    kind: Callable[..., Planner] = Planner,
+    split: Any = None,
     gpu: bool = False,
     **options: Any,
 ) -> Planner:
     """Return a planner of a graph; arguments are those of `Limits`, then those of `Options`."""
     workspace = workspace_of(device) if gpu else 0
     limits = Limits(device, host_bytes, disk_bytes, firm, shared, workspace=workspace)
-    return kind(graph, limits, Options(**options))
+    return Planner(graph, limits, Options(**options), split=split)

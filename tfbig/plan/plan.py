@@ -101,6 +101,18 @@ class Rates:
         )
 
 
+class Rest(NamedTuple):
+    """Layers of a split model that do not stream.
+
+    Args:
+        layers: Their names.
+        whole_bytes: Bytes of their tensors, which are part of `Plan.projected.device`.
+    """
+
+    layers: str
+    whole_bytes: int
+
+
 @dataclass(frozen=True, repr=False)
 class Plan:
     """Plan of one network on one image size, computed before anything is allocated.
@@ -123,6 +135,7 @@ class Plan:
         everywhere: Layers whose results differ from pixel to pixel of the background: what depends on them is computed
             everywhere.
         kept_bytes: Bytes of each image if it is kept on the device.
+        rest: What runs on whole tensors; None if all layers stream.
 
     Example:
         >>> image = keras.Input((None, None, 3))
@@ -151,6 +164,7 @@ class Plan:
     active_tiles: tuple[ActiveTiles, ...] = ()
     everywhere: tuple[str, ...] = ()
     kept_bytes: Mapping[int, int] = field(default_factory=dict)
+    rest: Rest | None = None
 
     @property
     def active(self) -> float:
@@ -257,6 +271,9 @@ class Plan:
             lines.append(
                 "+ sweeps rematerialise images before the backward pass of the sweep with their number"
             )
+        if self.rest is not None:
+            whole = format_bytes(self.rest.whole_bytes)
+            lines.append(f"{whole} of the device bytes are whole tensors of {self.rest.layers}")
         return "\n".join(lines)
 
 

@@ -9,11 +9,12 @@ import numpy as np
 from tfbig.geometry.background import Background
 from tfbig.geometry.windows import Size
 from tfbig.network.graph import Graph, values_with_gradient
-from tfbig.plan import search
+from tfbig.plan import rest, search
 from tfbig.plan.limits import Limits
 from tfbig.plan.plan import Plan
 from tfbig.plan.prepared_graph import Cuts, Options, PreparedGraph
 from tfbig.plan.pricing import Problem
+from tfbig.plan.rest import SplitModel
 from tfbig.plan.sweeps import Layout, Sweep
 
 MAX_PLANS = 256
@@ -28,6 +29,7 @@ class Planner:
         limits: Bytes that plans are allowed.
         options: What plans depend on besides.
         found: As in `PreparedGraph`.
+        split: The model, if the graph is the front of one whose rest does not stream.
     """
 
     def __init__(
@@ -36,8 +38,10 @@ class Planner:
         limits: Limits,
         options: Options | None = None,
         found: Cuts | None = None,
+        split: SplitModel | None = None,
     ) -> None:
         self.graph = graph
+        self.split = split
         self.limits = limits
         strips = limits.device - limits.workspace
         self.prepared = PreparedGraph(graph, options or Options(), strips, found)
@@ -111,7 +115,15 @@ class Planner:
 
     def _make(self, problem: Problem, layout: Layout | None) -> Plan:
         """Return the plan of a problem, with a layout if one is given."""
-        return search.fastest(problem) if layout is None else search.with_layout(problem, layout)
+
+        def plan_of(problem: Problem) -> Plan:
+            return (
+                search.fastest(problem) if layout is None else search.with_layout(problem, layout)
+            )
+
+        if self.split is None:
+            return plan_of(problem)
+        return rest.plan_beside(self.split, problem, plan_of)
 
     def _problem(
         self,

@@ -20,7 +20,6 @@ from tfbig.network.graph import Graph
 from tfbig.plan.plan import Plan
 from tfbig.plan.planner import Planner
 from tfbig.plan.prepared_graph import Cuts, Options
-from tfbig.plan.split_planner import SplitPlanner
 from tfbig.streaming import labels
 from tfbig.streaming.settings import Settings
 from tfbig.system import keras_internals, replication, tensorflow_internals
@@ -305,9 +304,7 @@ class Programs:
         limits, options = self.settings.limits(shared=not self.devices), self._options(training)
         if always_streams or self.bags or self.cut is not None:
             limits = replace(limits, plain=0)
-        if self.cut is not None:
-            return SplitPlanner(self.cut, graph, limits, options, self._cuts)
-        return Planner(graph, limits, options, self._cuts)
+        return Planner(graph, limits, options, self._cuts, self.cut)
 
     def _options(self, training: bool) -> Options:
         """Return what plans depend on besides the limits."""

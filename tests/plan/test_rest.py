@@ -1,8 +1,7 @@
-"""Split planner: the budget of the front is the part that whole tensors do not need."""
+"""Rests of split models: the budget of the front is the part that whole tensors do not need."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from graphs import PLENTY, chain_graph, make_planner, squares
 from tfbig.errors import BudgetError
 from tfbig.geometry.windows import Size
 from tfbig.plan.planner import Planner
-from tfbig.plan.split_planner import SplitPlan, SplitPlanner
 
 
 class Whole:
@@ -31,7 +29,7 @@ def planners(device: int, host: int | None = None, **options: Any) -> tuple[Plan
     """Planners of a split model, and of its front with the remaining budget."""
     graph = chain_graph()
     front_host = host - WHOLE_BYTES if host is not None else None
-    split = make_planner(graph, device, host, kind=partial(SplitPlanner, Whole()), **options)
+    split = make_planner(graph, device, host, split=Whole(), **options)
     return split, make_planner(graph, device - WHOLE_BYTES, front_host, **options)
 
 
@@ -39,11 +37,10 @@ def test_device_budget() -> None:
     split, front = planners(WHOLE_BYTES + 400_000)
     sizes = squares(chain_graph(), 64)
     plan, alone = split.plan(2, sizes), front.plan(2, sizes)
-    assert isinstance(plan, SplitPlan)
     assert plan.costs == alone.costs
     assert plan.projected.device == alone.projected.device + WHOLE_BYTES
     assert plan.allowed.device == WHOLE_BYTES + 400_000
-    assert plan.whole_bytes == WHOLE_BYTES
+    assert plan.rest == (Whole.layers, WHOLE_BYTES)
     assert str(plan).endswith("1.6 MiB of the device bytes are whole tensors of " + Whole.layers)
 
 
@@ -58,7 +55,7 @@ def test_host_budget() -> None:
 
 def test_prediction_has_no_gradients() -> None:
     split, _ = planners(PLENTY, training=False)
-    assert split.plan(2, squares(chain_graph(), 64)).whole_bytes == WHOLE_BYTES // 2
+    assert split.plan(2, squares(chain_graph(), 64)).rest.whole_bytes == WHOLE_BYTES // 2
 
 
 @pytest.mark.parametrize("gpu", [False, True])
