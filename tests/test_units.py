@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tfbig.system.budget import parse_bytes
-from tfbig.units import ITEMSIZE, counted, format_bytes, itemsize
+from tfbig.units import ITEMSIZE, ceil_div, counted, format_bytes, itemsize
 
 
 @given(st.integers(1, 2**45))
@@ -72,3 +73,8 @@ def test_itemsize_of_unknown_dtype() -> None:
 )
 def test_counted(count: int, noun: str, text: str) -> None:
     assert counted(count, noun) == text
+
+
+def test_division_is_rounded_up() -> None:
+    assert [ceil_div(a, 4) for a in (-5, -4, 0, 1, 4, 5)] == [-1, -1, 0, 1, 1, 2]
+    assert ceil_div(np.array([3, 4]), np.array([2, 2])).tolist() == [2, 2]

@@ -1,8 +1,9 @@
-"""Byte counts and numbers of things formatted for people, and the element size of each dtype."""
+"""Numbers: division that rounds up, byte counts formatted for people, and the element size of each dtype."""
 
 from __future__ import annotations
 
 from math import ceil
+from typing import Any
 
 ITEMSIZE = {"bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "float16": 2, "bfloat16": 2}
 ITEMSIZE |= {"int32": 4, "float32": 4, "int64": 8, "float64": 8}
@@ -14,9 +15,21 @@ ALIGNMENT = 64
 """Bytes; TensorFlow copies an array of host memory that starts at an address that is no multiple."""
 
 
+def ceil_div(a: Any, b: Any) -> Any:
+    """Return `a / b`, rounded up, of integers, arrays or tensors of them.
+
+    Example:
+        >>> from tfbig.units import ceil_div
+        >>> ceil_div(7, 2)
+        4
+    """
+    return -(-a // b)
+
+
 def aligned(size: int) -> int:
     """Return the bytes that an array of `size` bytes occupies: whole alignments, and at least one."""
-    return max(-(-size // ALIGNMENT), 1) * ALIGNMENT
+    count: int = ceil_div(size, ALIGNMENT)
+    return max(count, 1) * ALIGNMENT
 
 
 def itemsize(dtype: str | None) -> int:

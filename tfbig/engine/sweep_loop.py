@@ -24,6 +24,7 @@ from tfbig.ops import autodiff
 from tfbig.ops.kernels import Strip
 from tfbig.plan.sweeps import Sweep
 from tfbig.stores import host_store
+from tfbig.units import ceil_div
 
 Devices = Sequence[str | None]
 """Devices that compute strips; None leaves it to TensorFlow."""
@@ -220,7 +221,7 @@ def fold(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devices, ch
     rows = tensors.extents[value, 0]
     row_bytes = tf.size(image, tf.int64) // tf.cast(rows, tf.int64) * image.dtype.size
     step = tf.cast(tf.maximum(chunk // row_bytes, 1), tf.int32)
-    total = -(-rows // step)
+    total = ceil_div(rows, step)
     shape = [tensors.known_batch, *[None] * graph.spatial, graph.traced_channels(value)]
 
     def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, _: Structure) -> _Strip:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig.geometry.windows import Interval
+from tfbig.units import ceil_div
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -88,7 +89,7 @@ class Background:
     def _cells(self, pixels: Interval, count: int) -> tuple[Any, Any]:
         """Return the first cell of each interval, and the one after its last."""
         start, stop = np.asarray(pixels.start), np.asarray(pixels.stop)
-        return np.clip(start // self.cell, 0, count), np.clip(-(-stop // self.cell), 0, count)
+        return np.clip(start // self.cell, 0, count), np.clip(ceil_div(stop, self.cell), 0, count)
 
     def joined(self, other: Background) -> Background:
         """Return the background that two images of one size have in common.

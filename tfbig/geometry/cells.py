@@ -10,6 +10,7 @@ import numpy as np
 
 from tfbig.geometry.background import Background, BoolArray
 from tfbig.geometry.windows import Interval
+from tfbig.units import ceil_div
 
 MAX_CELLS: Final = 2**22
 """Most cells of a background, some 100 MB while it is used."""
@@ -118,7 +119,7 @@ def of_tiles(stored: BoolArray, tile: tuple[int, int], shape: Sequence[int]) -> 
     common = common or max(tile)  # one tile
     cell = side_of_cells(shape, common & -common, FEWER_CELLS)
     rows, columns = (
-        Interval(places.start // side, -(-places.stop // side))
+        Interval(places.start // side, ceil_div(places.stop, side))
         for places, side in (
             (intervals(shape[0], cell), tile[0]),
             (intervals(shape[1], cell), tile[1]),

@@ -9,6 +9,7 @@ from math import gcd, lcm
 import numpy as np
 
 from tfbig.geometry.windows import Axis, Interval, Resize, Transposed, Window
+from tfbig.units import ceil_div
 
 NOTHING = Interval(0, 0)
 
@@ -60,7 +61,7 @@ class Reach:
 
     def _through_window(self, axis: Window, size: int, extent: int) -> Reach:
         before, low, high = axis.pads(size)[0], *self.inside
-        first = -(-(low + before) // axis.stride)
+        first = ceil_div(low + before, axis.stride)
         last = (high + before - axis.span) // axis.stride
         after = axis.span - 1 - before
         period = self.period // gcd(self.period, axis.stride)
@@ -77,8 +78,8 @@ class Reach:
     def _through_resize(self, axis: Resize, size: int) -> Reach:
         # Row o reads the rows from c - taps to c + taps + 1 around c = floor((2 o + 1 - factor) / (2 factor)).
         factor, (low, high) = axis.factor, self.inside
-        first = -(-(2 * factor * (low + axis.taps) + factor - 1) // 2)
-        stop = -(-(2 * factor * (high - axis.taps - 1) + factor - 1) // 2)
+        first = ceil_div(2 * factor * (low + axis.taps) + factor - 1, 2)
+        stop = ceil_div(2 * factor * (high - axis.taps - 1) + factor - 1, 2)
         half = Fraction(factor - 1, 2 * factor)
         before, after = half + 1 + axis.taps, axis.taps + 1 - half
         inside = _within(first, stop, axis.extent(size))

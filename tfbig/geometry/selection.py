@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tfbig.geometry.windows import Interval, Number, Window, clip
+from tfbig.units import ceil_div
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ class Scale:
 
     def needs(self, rows: Interval, size: int) -> Interval:
         """Return the input interval that the output interval `rows` needs."""
-        scale = max(-(-size // self.size), 1) if self.antialias else 1
+        scale = max(ceil_div(size, self.size), 1) if self.antialias else 1
         # TensorFlow computes centres in float32: they are wrong by one row in images of 2**22 rows.
         around = self.radius * scale + 2 + (size >> 21)
 

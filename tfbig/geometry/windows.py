@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from tfbig.units import ceil_div
+
 Number = Any
 """An integer, or an array with one integer per strip."""
 
@@ -92,7 +94,7 @@ class Window:
         if isinstance(self.padding, tuple):
             return self.padding
         if self.padding == "same":
-            total = max((-(-size // self.stride) - 1) * self.stride + self.span - size, 0)
+            total = max((ceil_div(size, self.stride) - 1) * self.stride + self.span - size, 0)
             return total // 2, total - total // 2
         return 0, 0
 
@@ -163,7 +165,7 @@ class Transposed:
     def needs(self, rows: Interval, size: int) -> Interval:
         """Return the input interval that the output interval `rows` needs."""
         before = self.cuts()[0]
-        first = -(-(rows.start + before - self.span + 1) // self.stride)
+        first = ceil_div(rows.start + before - self.span + 1, self.stride)
         last = (rows.stop - 1 + before) // self.stride
         # Output rows that no input row reaches still need one input row to start from.
         first = clip(first, 0, size - 1)
@@ -242,7 +244,7 @@ def partition(extent: int, num_strips: int, index: Number, step: int = 1) -> Int
         index: Index of the strip.
         step: Strips begin at multiples of this number.
     """
-    steps = -(-extent // step)
+    steps = ceil_div(extent, step)
     start, stop = (steps * i // num_strips * step for i in (index, index + 1))
     return Interval(start, stop if step == 1 else np.minimum(stop, extent))
 

@@ -25,6 +25,7 @@ from tfbig.network.rules.normalisation import normalise
 from tfbig.network.rules.whole_values import add_seed
 from tfbig.ops import counter_random, moments
 from tfbig.system.keras_internals import StochasticDepth
+from tfbig.units import ceil_div
 
 layers = keras.layers
 NOISE = (layers.GaussianNoise, layers.GaussianDropout)
@@ -81,7 +82,7 @@ class Instances(keras.layers.Layer):
     def _by_slices(self, bags: Any, size: int) -> Any:
         """Apply the model to one slice of the bag after the other, in training."""
         count = tf.shape(bags)[1]
-        num_slices = -(-count // size)
+        num_slices = ceil_div(count, size)
 
         def run_slice(index: Any, outputs: Any) -> Any:
             start, stop = partition(count, num_slices, index)
@@ -252,8 +253,8 @@ def _batch_norm_of_slices(call: Call, size: int) -> int:
 
     def run(x: list[Any], w: list[tf.Tensor], strip: Any) -> tf.Tensor:
         first, last, count = (tf.cast(t, tf.int64) for t in (strip.start, strip.stop, strip.extent))
-        num_slices = -(-count // size)
-        expected = partition(count, num_slices, -(-first * num_slices // count))
+        num_slices = ceil_div(count, size)
+        expected = partition(count, num_slices, ceil_div(first * num_slices, count))
         is_slice = tf.reduce_all([first == expected.start, last == expected.stop])
         message = f"'{layer.name}': norm_slice={size} needs strips of that size; pass strip_rows={size} to stream."
         with tf.control_dependencies([tf.debugging.Assert(is_slice, [message])]):

@@ -20,6 +20,7 @@ from tfbig.geometry.windows import Interval, Transposed, Window
 from tfbig.network.graph import Graph, Local, Node, Reduce
 from tfbig.ops import kernels
 from tfbig.system import traces
+from tfbig.units import ceil_div
 
 MIN_STRIDE = 4
 MAX_CHANNELS = 256
@@ -50,7 +51,7 @@ class BlockAxis:
                 f"its inputs have different sizes: the labels have {size} rows or columns, the prediction a "
                 f"multiple of {self.factor}; they must be equal."
             )
-        return -(-size // self.factor)
+        return ceil_div(size, self.factor)
 
     def needs(self, rows: Interval, size: int) -> Interval:
         """Return the input rows of some output rows."""
@@ -151,7 +152,7 @@ def _pays(axes: Any, channels: int) -> bool:
 def _reach(axis: Window) -> tuple[int, int]:
     """Return the block rows before and after that any `before`, in `[(k - s) // 2, (k - 1) // 2]`, needs."""
     least, most = (axis.kernel - axis.stride) // 2, (axis.kernel - 1) // 2
-    return -(-most // axis.stride), (axis.kernel - 1 - least) // axis.stride
+    return ceil_div(most, axis.stride), (axis.kernel - 1 - least) // axis.stride
 
 
 def _before(axis: Window, size: tf.Tensor) -> tf.Tensor:

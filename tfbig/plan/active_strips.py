@@ -16,6 +16,7 @@ from tfbig.plan.cost import sweep_limit
 from tfbig.plan.plan import SweepCost
 from tfbig.plan.strip_search import Strips, intervals
 from tfbig.plan.tile_search import MOST_BLOCKS, START_OPERATIONS
+from tfbig.units import ceil_div
 
 LEAST_TILE = 16
 """Fewest rows and columns of a tile of the largest image of a sweep; to start smaller ones takes too long."""
@@ -53,7 +54,7 @@ class ActiveStrips(Strips):
         active_tiles = self.active_tiles(whole.strips)
         value = self.sweep.observed[0]
         owned = active_tiles.owned_pixels(value) / prod(self.extents[value])
-        starts = -(-STARTS * (active_tiles.number + 1) // self.devices) * len(self.sweep.nodes)
+        starts = ceil_div(STARTS * (active_tiles.number + 1), self.devices) * len(self.sweep.nodes)
         exact = round(whole.exact_operations * owned)
         return replace(
             whole, starts=starts, exact_operations=exact, active=owned, joined=self.joined
@@ -109,7 +110,7 @@ class ActiveStrips(Strips):
         lengths = {v: (_longest(rows[v]), _longest(self._columns[v])) for v in rows}
         for power in range(MOST_JOINED.bit_length() - 1, 0, -1):
             largest = {
-                v: -(-max(map(mul, high, wide[power::-1])) // max(high[0], 1))
+                v: ceil_div(max(map(mul, high, wide[power::-1])), max(high[0], 1))
                 for v, (high, wide) in lengths.items()
             }
             yield replace(self, joined=2**power, largest=largest)

@@ -21,6 +21,7 @@ from tfbig.geometry.reach import Reach
 from tfbig.geometry.windows import Interval, Size, partition
 from tfbig.network.graph import Graph, Node, axes_of
 from tfbig.plan.sweeps import Layout, Sweep
+from tfbig.units import ceil_div
 
 Reaches = tuple[Reach, ...]
 """Reach along each axis that images are cut along."""
@@ -87,7 +88,7 @@ class ActiveTiles:
         changes = np.diff(np.pad(self.active, ((0, 0), (1, 1))).astype(np.int8), axis=1)
         rows, firsts = np.nonzero(changes == 1)
         _, stops = np.nonzero(changes == -1)
-        pieces = -(-(stops - firsts) // self.joined)
+        pieces = ceil_div(stops - firsts, self.joined)
         run = np.repeat(np.arange(len(rows)), pieces)
         piece = np.arange(len(run)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
         first = firsts[run] + piece * self.joined
@@ -425,7 +426,7 @@ def _middle(interval: Interval, step: int) -> Interval:
 def _at(interval: Interval, size: int, other: int, step: int) -> Interval:
     """Return the pattern of an image of `other` rows that is where an interval is in one of `size` rows."""
     first, last = (int(n) * other // size for n in interval)
-    start = -(-first // step) * step
+    start = ceil_div(first, step) * step
     if start + step > last:
         start = first // step * step
     return Interval(start, start + step)

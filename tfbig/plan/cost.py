@@ -8,7 +8,7 @@ from math import prod
 from tfbig.geometry.windows import Size
 from tfbig.network.graph import Graph, Local, Whole
 from tfbig.plan.sweeps import Sweep
-from tfbig.units import WORD, itemsize
+from tfbig.units import WORD, ceil_div, itemsize
 
 
 def sweep_limit(
@@ -26,7 +26,7 @@ def sweep_limit(
         axis: Axis that is cut into parts, 0 for the rows.
     """
     least = {v: steps[v][axis] if steps else 1 for v in sweep.observed}
-    return min((-(-extents[v][axis] // step) for v, step in least.items()), default=1)
+    return min((ceil_div(extents[v][axis], step) for v, step in least.items()), default=1)
 
 
 def bytes_of(
@@ -59,7 +59,7 @@ def kept_bytes(graph: Graph, value: int, batch: int, extents: Mapping[int, Size]
     """
     image, (rows, *rest) = graph.values[value], extents[value]
     row_bytes = batch * prod(rest) * image.channels * itemsize(image.dtype)
-    return rows * -(-row_bytes // WORD) * WORD
+    return rows * ceil_div(row_bytes, WORD) * WORD
 
 
 def operations_of(

@@ -20,6 +20,7 @@ from tfbig.plan.sweeps import (
     Sweep,
     schedule,
 )
+from tfbig.units import ceil_div
 
 
 class Family(NamedTuple):
@@ -42,7 +43,7 @@ class Family(NamedTuple):
     def some(self) -> Iterator[Layout]:
         """Layouts with a third, two thirds and all of the replays."""
         count = len(self.replays)
-        return map(self._with, sorted({-(-count // 3), -(-2 * count // 3), count}))
+        return map(self._with, sorted({ceil_div(count, 3), ceil_div(2 * count, 3), count}))
 
     def _with(self, count: int) -> Layout:
         return Layout(self.sweeps, self.replays[:count])

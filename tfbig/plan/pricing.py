@@ -18,6 +18,7 @@ from tfbig.plan.plan import Plan, SweepCost
 from tfbig.plan.prepared_graph import PreparedGraph
 from tfbig.plan.strip_search import Strips
 from tfbig.plan.sweeps import Layout, Sweep
+from tfbig.units import ceil_div
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,7 @@ def _strips(problem: Problem, sweep: Sweep, device_bytes: int) -> Strips:
         extents=problem.extents,
         allowed_bytes=device_bytes,
         firm=problem.limits.firm,
-        fixed=-(-rows // options.strip_rows) if options.strip_rows else None,
+        fixed=ceil_div(rows, options.strip_rows) if options.strip_rows else None,
         max_elements=options.max_elements,
         devices=options.devices,
         keeps=options.keeps,

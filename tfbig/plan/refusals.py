@@ -10,7 +10,7 @@ from tfbig.plan.fixed_bytes import FREED_BYTES, freed_bytes
 from tfbig.plan.plan import Plan
 from tfbig.plan.pricing import Pricing
 from tfbig.system.budget import DEFAULT_STRIPS, HOST_SHARE
-from tfbig.units import format_bytes
+from tfbig.units import ceil_div, format_bytes
 
 
 def host(plans: Sequence[Plan], name: str, narrow: bool) -> BudgetError:
@@ -120,4 +120,4 @@ def _least_host_bytes(plan: Plan) -> int:
     if plan.allowed.firm or not plan.allowed.shared:
         return need
     other = need - plan.projected.device + _more_freed_bytes(plan)
-    return max(need, min(other + DEFAULT_STRIPS, -(-other * HOST_SHARE // (HOST_SHARE - 1))))
+    return max(need, min(other + DEFAULT_STRIPS, ceil_div(other * HOST_SHARE, HOST_SHARE - 1)))

@@ -14,6 +14,7 @@ import numpy as np
 from tfbig.geometry.windows import Interval, Resize, Size, Transposed, Window
 from tfbig.network.graph import Graph, axes_of
 from tfbig.plan.sweeps import Sweep, schedule
+from tfbig.units import ceil_div
 
 Rectangle = tuple[Interval, ...]
 """Rows, columns, ..."""
@@ -57,7 +58,7 @@ def read_for(graph: Graph, size: Size, owned: Rectangle) -> Rectangle | None:
         sizes = {value: extents[value][axis] for value in sweep.images}
         need = sweep.needs(sizes, {output: _array(part)}, axis)[image].clip(size[axis])
         first = int(np.min(need.start)) // multiple * multiple
-        after = min(-(-int(np.max(need.stop)) // multiple) * multiple, size[axis])
+        after = min(ceil_div(int(np.max(need.stop)), multiple) * multiple, size[axis])
         found.append(Interval(first, after))
     rectangle = tuple(found)
     return rectangle if _is_same(graph, sweep, size, owned, rectangle, strides) else None

@@ -16,7 +16,7 @@ from tfbig.plan.cost import operations_of, sweep_limit
 from tfbig.plan.limits import KERNEL_ELEMENTS, device_for
 from tfbig.plan.plan import SweepCost, layers_of
 from tfbig.plan.sweeps import Sweep
-from tfbig.units import format_bytes, itemsize
+from tfbig.units import ceil_div, format_bytes, itemsize
 
 MOST_RECOMPUTED = 1.05
 """Largest ratio of operations to those on whole images at which strips are divided among the cores."""
@@ -85,7 +85,7 @@ class Strips:
         self._check_kernels({v: int(rows.max()) for v, rows in heights.items()})
         pixels = self._visited(heights)
         operations, exact, recomputed = operations_of(sweep, self.batch, self.extents, pixels)
-        shares = {v: -(-self.extents[v][0] // count) for v in sweep.reads}
+        shares = {v: ceil_div(self.extents[v][0], count) for v in sweep.reads}
         return SweepCost(
             count,
             max((int(heights[v].max()) for v in sweep.reads), default=0),
@@ -95,7 +95,7 @@ class Strips:
             exact,
             recomputed,
             sum(pixels[n.output] * pixel_bytes[n.output] for n in sweep.locals),
-            -(-count * prod(self.blocks) // self.devices) * len(sweep.nodes),
+            ceil_div(count * prod(self.blocks), self.devices) * len(sweep.nodes),
             self.blocks,
         )
 
@@ -194,7 +194,7 @@ class Strips:
         return count == sweep_limit(
             self.sweep, self.extents, self.steps
         ) or self.max_elements >= max(
-            -(-self.extents[v][0] // count)
+            ceil_div(self.extents[v][0], count)
             * self.batch
             * self.extents[v][1]
             * self.graph.values[v].channels
@@ -241,7 +241,7 @@ class Strips:
         temporaries = max(temporaries, _matrix_bytes(self, tiles))
         doubled = self.learned if self.training else ()
         one = sum(b * (2 if v in doubled else 1) for v, b in tiles.items()) + temporaries
-        each = -(-count * prod(self.blocks) // self.devices)
+        each = ceil_div(count * prod(self.blocks), self.devices)
         if self.keeps:
             waiting = min(each, self.graph.in_flight(True)) - 1
             return one + waiting * _waiting_bytes(self, tiles) + self.workspace

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tfbig.ops.kernels import pad
 from tfbig.system.backend import HOST
-from tfbig.units import WORD
+from tfbig.units import WORD, ceil_div
 
 
 class Buffer(NamedTuple):
@@ -51,7 +51,7 @@ def buffers(shapes: tf.Tensor, sizes: Sequence[int]) -> tuple[Buffer, ...]:
     share = WORD // tf.constant(sizes)[:, None]
     batch, rows, rest = shapes[:, :1], shapes[:, 1:2], shapes[:, 2:]
     elements = batch * tf.reduce_prod(rest, 1, keepdims=True)
-    words = -(-elements // share)
+    words = ceil_div(elements, share)
     free, nothing = -tf.ones_like(rows), tf.zeros_like(rows)
     padded = words * share
     columns = (

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tfbig.stores.address_ranges import Ranges
-from tfbig.units import aligned
+from tfbig.units import aligned, ceil_div
 
 PAGE = mmap.PAGESIZE
 
@@ -145,7 +145,7 @@ class Pool:
 
     def _advise(self, advice: str, start: int, stop: int) -> None:
         """Advise the system about all whole pages between two bytes of the range, if it supports the advice."""
-        first, last = -(-start // PAGE) * PAGE, stop // PAGE * PAGE
+        first, last = ceil_div(start, PAGE) * PAGE, stop // PAGE * PAGE
         if self._pages is not None and hasattr(mmap, advice) and first < last:
             self._pages.madvise(getattr(mmap, advice), first, last - first)
 
@@ -194,7 +194,7 @@ def halving(size: int, reserve: Callable[[int], mmap.mmap]) -> mmap.mmap:
     """
     while True:
         try:
-            return reserve(-(-size // PAGE) * PAGE)
+            return reserve(ceil_div(size, PAGE) * PAGE)
         except OSError:
             if size < 2**28:
                 raise

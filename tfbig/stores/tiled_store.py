@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tfbig.stores.page_pool import TILES
+from tfbig.units import ceil_div
 
 Part = tuple[slice, ...]
 
@@ -54,7 +55,7 @@ class Tiling:
         outer, self._inner = self.shape[0], self.shape[1 + self.axes :]
         sizes = heights.prod(1) * outer * prod(self._inner)
         self._numbers = sizes.tolist()
-        aligned = -(-sizes // ALIGNED) * ALIGNED
+        aligned = ceil_div(sizes, ALIGNED) * ALIGNED
         self._offsets = np.concatenate([[0], np.cumsum(aligned)]).tolist()
         self._sizes = [(outer, *map(int, each), *self._inner) for each in heights]
         (patterns,) = np.nonzero(is_pattern)

@@ -17,6 +17,7 @@ from tfbig.network.rules.call import Call
 from tfbig.network.rules.registry import Rule, rule
 from tfbig.ops import moments
 from tfbig.system.keras_internals import operations
+from tfbig.units import ceil_div
 
 layers = keras.layers
 
@@ -254,7 +255,7 @@ def bounds(size: Any, windows: int) -> tuple[tf.Tensor, tf.Tensor]:
         windows: Number of windows.
     """
     edges = tf.range(windows + 1, dtype=tf.int64) * tf.cast(size, tf.int64)
-    start, stop = edges[:-1] // windows, -(-edges[1:] // windows)
+    start, stop = edges[:-1] // windows, ceil_div(edges[1:], windows)
     return tf.cast(start, tf.int32), tf.cast(stop, tf.int32)
 
 
