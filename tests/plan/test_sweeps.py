@@ -206,7 +206,7 @@ def check_strip(sweep: Sweep, strip: dict[tuple[object, ...], int], rows: dict[i
         stored = Interval(strip["start", value], strip["stop", value])
         assert stored == (min(v.start for v in views), max(v.stop for v in views))
         assert 0 <= stored.start <= stored.stop <= rows[value]
-        assert sweep.uses[value] == len(views)
+        assert sweep.num_reads[value] == len(views)
 
 
 def check_union(sweep: Sweep, rows: dict[int, int], num_strips: int) -> None:

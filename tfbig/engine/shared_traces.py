@@ -20,7 +20,7 @@ from tfbig.system.backend import HOST
 Structure = Any
 
 
-class Functions:
+class TraceCache:
     """Functions of `SweepTensors`, each traced once for tensors with the same structure and types.
 
     Args:

@@ -124,7 +124,7 @@ class StripStep:
     def _input_rows(self, values: dict[int, tf.Tensor], node: Node, p: int) -> tf.Tensor:
         """Return the rows of input `p` that a node reads; all of them if nothing else reads the image."""
         value = node.inputs[p]
-        if self.sweep.uses[value] == 1:
+        if self.sweep.num_reads[value] == 1:
             return values[value]
         return self._cut(values, value, [(rows.start, rows.stop) for rows in self._read(node, p)])
 
@@ -140,7 +140,7 @@ class StripStep:
         """Return the rows that the strip owns of every image that is stored or reduced."""
         owned, geometry = {}, self.geometry
         for v in self.sweep.observed:
-            is_only_use = self.sweep.uses[v] == 1
+            is_only_use = self.sweep.num_reads[v] == 1
             part = geometry.part(v, own=True)
             owned[v] = values[v] if is_only_use else self._cut(values, v, part)
         return owned

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig.engine import step_progress
-from tfbig.engine.shared_traces import Functions, placed
+from tfbig.engine.shared_traces import TraceCache, placed
 from tfbig.engine.step_geometry import KINDS
 from tfbig.engine.sweep_state import StepState, SweepTensors
 from tfbig.plan.canonical import Canonical
@@ -34,7 +34,7 @@ class SweepCalls:
         self.devices = devices
         self.folder = folder
         self._canonical: dict[Sweep, Canonical] = {}
-        self._functions = Functions(devices[0])
+        self._traces = TraceCache(devices[0])
 
     def on_host(self) -> AbstractContextManager[Any]:
         """Place operations on the host unless they name a device; an accelerator would hold whole images."""
@@ -118,7 +118,7 @@ class SweepCalls:
             return function(canonical.graph, canonical.sweep, tensors, self.devices, *options)
 
         key = function.__name__, canonical.key, *options
-        return self._functions.call(key, run, tensors, canonical.any_channels)
+        return self._traces.call(key, run, tensors, canonical.any_channels)
 
     def allocate(
         self, state: StepState, kind: str, values: list[int], writer: Sweep | None = None

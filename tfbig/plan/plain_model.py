@@ -86,7 +86,7 @@ def plan_of(problem: Problem) -> Plan | None:
         operations=operations,
         exact_operations=operations,
         recomputed_operations=0,
-        made_bytes=sum(images[n.output] for n in sweep.locals),
+        computed_bytes=sum(images[n.output] for n in sweep.locals),
         starts=len(sweep.nodes),
     )
     kind = Kind.BOTH if options.training else Kind.FORWARD

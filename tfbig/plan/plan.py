@@ -37,7 +37,7 @@ class SweepCost:
         operations: Floating-point operations of the forward sweep, halo included.
         exact_operations: The same without the rows that are computed twice.
         recomputed_operations: Part of `operations` that a backward pass repeats.
-        made_bytes: Bytes of all images that the layers of the sweep compute, strip by strip.
+        computed_bytes: Bytes of all images that the layers of the sweep compute, strip by strip.
         starts: Number of times that a layer starts on a strip.
         blocks: Number of parts along the columns and every further axis that images are cut along; then `strips` are
             bands of tiles.
@@ -52,7 +52,7 @@ class SweepCost:
     operations: int
     exact_operations: int
     recomputed_operations: int
-    made_bytes: int
+    computed_bytes: int
     starts: int
     blocks: tuple[int, ...] = ()
     active: float = 1.0
@@ -304,7 +304,7 @@ def _work_at(plan: Plan, moment: Moment, host: int, disk: int) -> _Work:
     operations = passes * cost.operations + recomputed
     # The system reads files ahead and writes them later; its work on their pages still takes time (`mapped`).
     work = operations / rates.operations
-    work += passes * (cost.made_bytes / rates.passes + cost.starts * START_SECONDS)
+    work += passes * (cost.computed_bytes / rates.passes + cost.starts * START_SECONDS)
     copies = host / rates.copies + disk / rates.mapped
     return _Work(operations, host + disk, max(work + copies, disk / rates.disk))
 

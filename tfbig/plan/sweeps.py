@@ -94,7 +94,7 @@ class Sweep:
         return (*self.reads, *(n.output for n in self.locals))
 
     @cached_property
-    def uses(self) -> dict[int, int]:
+    def num_reads(self) -> dict[int, int]:
         """Number of reads of each image: by nodes, and once more if it is observed."""
         counts = dict.fromkeys(self.images, 0)
         for value in self.observed:

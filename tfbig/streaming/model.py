@@ -289,7 +289,7 @@ class StreamedModel(ClassWeights, TwinModel):
             shape, background = _shape_of(image), None
         self._inputs_reader.check_image(shape)
         streams = self.spatial and (training or self.compiled)
-        compiled = Compiled.by(self)
+        compiled = Compiled.of(self)
         with_loss = streams and compiled.loss is not None
         return self.programs.plan(shape, training, compiled, with_loss, background)
 
@@ -335,7 +335,7 @@ class StreamedModel(ClassWeights, TwinModel):
         if not self.spatial:
             return None
         handles = [tf.TensorSpec([None], tf.string)] * len(self._functional_twin.inputs)
-        return self.programs.forward(False, handles, Compiled.by(self), always_streams=True).graph
+        return self.programs.forward(False, handles, Compiled.of(self), always_streams=True).graph
 
     def in_memory(self, data: Any, predicts: bool) -> Any:
         """Return data with images in host memory instead of handles.
@@ -401,11 +401,11 @@ class StreamedModel(ClassWeights, TwinModel):
     ) -> BoundProgram:
         """Return the program that computes the outputs for inputs. Args: as in `Programs.forward`."""
         tensors = self._inputs_reader.read(inputs)
-        return self.programs.forward(training, tensors, Compiled.by(self), always_streams)
+        return self.programs.forward(training, tensors, Compiled.of(self), always_streams)
 
     def _loss_step(self, data: Any, training: bool) -> LossStep:
         """Return the step that computes the loss of data strip by strip."""
-        compiled = Compiled.by(self)
+        compiled = Compiled.of(self)
         return loss_step.prepare(self.programs, self._inputs_reader, compiled, data, training)
 
     def _bound_to(self, data: Any, step_function: Callable[[Any], Any]) -> BoundProgram:
@@ -421,7 +421,7 @@ class StreamedModel(ClassWeights, TwinModel):
 
     def _plainly(self, step: LossStep, training: bool) -> AbstractContextManager[None]:
         """Return a context in which calls of the model on the inputs of a step run the plain model too."""
-        forward = self.programs.forward(training, step.inputs, Compiled.by(self))
+        forward = self.programs.forward(training, step.inputs, Compiled.of(self))
         return forward.program.layouts.plainly()
 
     def _plain_outputs(self, tensors: Sequence[tf.Tensor], training: bool | None) -> Any:

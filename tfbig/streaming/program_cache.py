@@ -41,7 +41,7 @@ class Compiled(NamedTuple):
     xla: bool
 
     @classmethod
-    def by(cls, model: keras.Model) -> Compiled:
+    def of(cls, model: keras.Model) -> Compiled:
         """Return what `compile` has set on a model; nothing before it is called."""
         loss = keras_internals.compiled_loss(model)
         metrics = keras_internals.compiled_metrics(model)
@@ -116,7 +116,7 @@ class Programs:
         name: Name of the streamed model, for messages.
         model: The plain model.
         functional: The plain model as a functional model.
-        cut: End of the part that streams; None if the whole model streams.
+        split: The model in two parts, of which the first streams; None if the whole model streams.
         settings: Settings of the streamed model.
         model_bytes: Function that returns the bytes of the model between steps.
 
@@ -137,13 +137,13 @@ class Programs:
         name: str,
         model: keras.Model,
         functional: Any,
-        cut: front_and_rest.Split | None,
+        split: front_and_rest.Split | None,
         settings: Settings,
         model_bytes: Callable[[], int],
     ) -> None:
         self.model = model
         self.functional = functional
-        self.cut = cut
+        self.split = split
         self.settings = settings
         self.model_bytes = model_bytes
         self.order: tuple[int, ...] | None = None
@@ -164,7 +164,7 @@ class Programs:
             training: As in `keras.Model.__call__`.
             dtypes: Element types of the inputs; by default those of the model.
         """
-        model = self.model if self.cut is None else self.cut.front
+        model = self.model if self.split is None else self.split.front
         for layer in model.layers:
             if front_and_rest.has_activity_regularizer(layer):
                 raise UnsupportedLayerError(
@@ -173,7 +173,7 @@ class Programs:
                 )
         return keras_reader.read(model, training, dtypes, self.order)
 
-    def _turn(self, tensors: Sequence[tf.Tensor | tf.TensorSpec]) -> None:
+    def _choose_cut_axis(self, tensors: Sequence[tf.Tensor | tf.TensorSpec]) -> None:
         """Cut volumes along their longest axis; if it is not known, along the same axis as the previous ones.
 
         Images of two axes are always cut by rows, because files are read by rows.
@@ -273,7 +273,7 @@ class Programs:
 
     def _prepare(self, tensors: Sequence[tf.Tensor], compiled: Compiled) -> None:
         """Choose the axis to cut; drop all programs after a new `compile`: loss and layers may have changed."""
-        self._turn(tensors)
+        self._choose_cut_axis(tensors)
         if compiled.loss is not self._owner:
             self._owner, self._built, self.compiles_plain = compiled.loss, {}, True
 
@@ -291,7 +291,7 @@ class Programs:
     @property
     def devices(self) -> tuple[str, ...]:
         """Devices that compute strips: under a strategy, the device of the replica."""
-        device = replication.device()
+        device = replication.replica_device()
         return self.settings.strip_devices if device is None else (device,)
 
     @property
@@ -302,9 +302,9 @@ class Programs:
     def _planner(self, graph: Graph, training: bool, always_streams: bool = False) -> Planner:
         """Return the planner of a graph, with the limits of the budget."""
         limits, options = self.settings.limits(shared=not self.devices), self._options(training)
-        if always_streams or self.bags or self.cut is not None:
+        if always_streams or self.bags or self.split is not None:
             limits = replace(limits, plain=0)
-        return Planner(graph, limits, options, self._cuts, self.cut)
+        return Planner(graph, limits, options, self._cuts, self.split)
 
     def _options(self, training: bool) -> Options:
         """Return what plans depend on besides the limits."""

@@ -38,25 +38,25 @@ def accelerator_of(place: int) -> str | None:
     return f"/{spec.device_type}:{spec.device_index}" if has_accelerator else None
 
 
-def number() -> int:
+def replica_index() -> int:
     """Return the index, over all workers, of the replica that is being traced or run."""
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group
     return int(tf.get_static_value(replica) if tf.is_tensor(replica) else replica)
 
 
-def device() -> str | None:
+def replica_device() -> str | None:
     """Return the accelerator of the replica that is being traced or run; None if the model chooses it."""
     current = _device.get()
     context = tf.distribute.get_replica_context()
     if current is not None or context is None or not tf.distribute.has_strategy():
         return current
     count = len(tf.distribute.get_strategy().extended.worker_devices)
-    return accelerator_of(number() % count if count > 1 else 0)
+    return accelerator_of(replica_index() % count if count > 1 else 0)
 
 
 @contextmanager
 def use_device(name: str | None) -> Iterator[None]:
-    """Let `device` return `name` in this context."""
+    """Let `replica_device` return `name` in this context."""
     token = _device.set(name)
     try:
         yield

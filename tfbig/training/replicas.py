@@ -256,7 +256,7 @@ class Replicas:
             for variable, total in zip(moving, _all_reduced(moving), strict=True):
                 variable.assign(total / self.replicas)
             # A replica without a batch drew no numbers; the first replica always has a batch.
-            first = tf.cast(replication.number() == 0, tf.float64)
+            first = tf.cast(replication.replica_index() == 0, tf.float64)
             seeds = keras_internals.tensors_of(_seeds(self.model))
             drawn = _all_reduced([tf.cast(v, tf.float64) * first for v in seeds])
             for variable, number in zip(seeds, drawn, strict=True):
@@ -342,7 +342,7 @@ class _Traced:
             results: dict[int, Any] = {}
 
             def one() -> None:
-                place = replication.number() - first
+                place = replication.replica_index() - first
                 if place >= len(layouts):
                     return  # no batch for this replica
                 begin = sum(sizes[:place])
@@ -382,7 +382,7 @@ def _all_reduced(tensors: Sequence[Any]) -> list[tf.Tensor]:
 
 
 def _number() -> tf.Tensor:
-    return tf.constant(replication.number())
+    return tf.constant(replication.replica_index())
 
 
 def _moving(model: keras.Model) -> Iterator[Any]:
