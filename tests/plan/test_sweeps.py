@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -11,6 +12,7 @@ from graphs import (
     Case,
     cases,
     chain,
+    chain_graph,
     conv,
     dedent,
     for_examples,
@@ -290,3 +292,16 @@ def test_layout_places() -> None:
     stores = [Store("image", 0), Store("image", 1), Store("gradient", 1), Store("image", 2)]
     layout = Layout(spilled=frozenset(stores[1:2]), kept=frozenset([2]))
     assert [layout.where(s) for s in stores] == ["host", "disk", "host", "device"]
+
+
+def test_columns_of_an_image_along_each_axis() -> None:
+    """Tiles have those of each axis one after the other, and the mark of the pattern last."""
+    graph = chain_graph()
+    (sweep, *_) = schedule(graph)
+    (value, *_) = sweep.observed
+    tiles = replace(sweep, axes=2, skips=True)
+    width = len(sweep.columns)
+    first, last = sweep.columns["own start", value], sweep.columns["own stop", value]
+    assert sweep.columns_of(value, "own start", "own stop") == [first, last]
+    expected = [first, last, width + first, width + last, 2 * width]
+    assert tiles.columns_of(value, "own start", "own stop") == expected

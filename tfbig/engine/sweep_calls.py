@@ -182,10 +182,5 @@ def _tiles(state: StepState, value: int, writer: Sweep | None) -> tf.Tensor:
         sizes = state.geometry.extents[value, : min(state.geometry.extents.shape[1], 2)]
         whole = tf.reshape(tf.stack([tf.zeros_like(sizes), sizes], 1), [-1])
         return tf.concat([whole, [0]], 0)[None]
-    width, columns = len(writer.columns), writer.columns
-    places = [
-        axis * width + columns[key, value]
-        for axis in range(writer.axes)
-        for key in ("own start", "own stop")
-    ]
-    return tf.gather(state.geometry.table(writer), [*places, writer.table_columns - 1], axis=1)
+    places = writer.columns_of(value, "own start", "own stop")
+    return tf.gather(state.geometry.table(writer), places, axis=1)

@@ -190,7 +190,8 @@ class SweepRunner:
                 axes=sweep.axes,
                 skips=True,
             )
-            table = _owned_columns(sweep, single, value, state.geometry.table(sweep))
+            places = sweep.columns_of(value, "own start", "own stop")  # all that `single` needs
+            table = tf.gather(state.geometry.table(sweep), places, axis=1)
             canonical, tensors = self.calls.tensors(single, state, label, table)
             tensors.written = canonical.named({value: state.images[value]})
             tensors.d_images = canonical.named({value: state.d_images[value]})
@@ -240,16 +241,6 @@ def _seed_image(calls: SweepCalls, state: StepState, value: int, cotangent: tf.T
         return host_store.scatter(store, cotangent)
     added = any(value in sweep.reads for sweep in state.sweeps)
     return host_store.copy(cotangent) if added else cotangent
-
-
-def _owned_columns(sweep: Sweep, single: Sweep, value: int, table: tf.Tensor) -> tf.Tensor:
-    """Return the geometry of a sweep that only observes one image of another one, in the same tiles."""
-    places = []
-    for axis in range(sweep.axes):
-        for name, _ in single.columns:
-            key = (f"own {str(name).removeprefix('own ')}", value)
-            places.append(axis * len(sweep.columns) + sweep.columns[key])
-    return tf.gather(table, [*places, sweep.table_columns - 1], axis=1)
 
 
 def _label(sweep: Sweep, state: StepState) -> str:

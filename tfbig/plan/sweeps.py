@@ -130,6 +130,18 @@ class Sweep:
         """Number of columns of the geometry of all tiles: of each axis, and the mark of the pattern of background."""
         return self.axes * len(self.columns) + self.skips
 
+    def columns_of(self, value: int, *names: str) -> list[int]:
+        """Return the columns of an image in the geometry of all tiles, and the mark of the pattern of background.
+
+        Args:
+            value: The image.
+            *names: The first entries of keys of `columns`, such as "own start", along each axis.
+        """
+        along = [self.columns[name, value] for name in names]
+        width = len(self.columns)
+        marks = [self.table_columns - 1] if self.skips else []
+        return [axis * width + column for axis in range(self.axes) for column in along] + marks
+
     @cached_property
     def can_tile(self) -> bool:
         """Return whether images may be cut along further axes than the rows."""
