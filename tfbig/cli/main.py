@@ -18,11 +18,9 @@ from tfbig.system import signals
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "tfbig") -> int:
-    """Run a command line and return the exit code.
+    """Run a command line, by default that of the process, and return the exit code.
 
-    Args:
-        argv: The command line; by default that of the process.
-        prog: Name of the program in help and errors.
+    `prog` is the name of the program in help and errors.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     is_command = not prog.endswith(".py") and argv[:1] and argv[0] in COMMANDS
@@ -77,7 +75,7 @@ def _warnings_in_one_line() -> Iterator[None]:
 
 
 def _expected_errors() -> tuple[type[Exception], ...]:
-    """Return the errors whose message is printed without a traceback; TensorFlow is imported by now."""
+    """The errors whose message is printed without a traceback; TensorFlow is imported by now."""
     of_tensorflow: type[Exception] = importlib.import_module("tensorflow").errors.OpError
     return TfbigError, OSError, ValueError, MemoryError, of_tensorflow
 

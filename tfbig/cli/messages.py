@@ -37,12 +37,7 @@ LOOK = "make tiles with tfbig tile, look at its pictures, and use them with --co
 
 
 def in_flags(error: Exception, command: str) -> str:
-    """Return the text of an error, with flags in place of arguments of Python.
-
-    Args:
-        error: The error.
-        command: Name of the command.
-    """
+    """The text of an error, with flags of a command in place of arguments of Python."""
     text = str(error)
     for pattern, flag in (*_FLAGS, (r" or store='(\w+)'", _STORES.get(command, ""))):
         text = re.sub(pattern, flag, text)
@@ -50,11 +45,9 @@ def in_flags(error: Exception, command: str) -> str:
 
 
 def uncertain_tissue(agreement: float, advice: str) -> str:
-    """Return a warning if two methods find different tissue on a slide, else an empty text.
+    """Warn if two methods find different tissue on a slide; empty if they agree.
 
-    Args:
-        agreement: `Tissue.agreement`.
-        advice: What to do.
+    `agreement` is `Tissue.agreement`; `advice` says what to do.
     """
     if agreement >= LEAST_AGREEMENT:
         return ""

@@ -31,9 +31,6 @@ SEED = 0
 class TileEncoder:
     """Network from tiles to features, with the weights, the scale of pixels and the precision of the settings.
 
-    Args:
-        settings: Settings of the command, without gaps.
-
     Attributes:
         width: Number of features of a tile.
         size: Rows and columns of the tiles that the network accepts, or None for any.
@@ -64,8 +61,7 @@ class TileEncoder:
     def encode(self, tiles: Bag) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """Yield the features of a bag, some tiles at a time, as `(number of the first tile, features [k, width])`.
 
-        Args:
-            tiles: Tiles `[n, H, W, 3]` of uint8, resized and cut as `prepared`.
+        `tiles` are `[n, H, W, 3]` of uint8, resized and cut by `prepared`.
 
         Raises:
             SourceError: A tile cannot be read.
@@ -76,11 +72,9 @@ class TileEncoder:
 
 
 def prepared(tiles: Bag, encoder: str) -> Bag:
-    """Return tiles as an encoder of pathology expects them, but for their scale; others are returned as they are.
+    """Resize and cut tiles as an encoder of pathology expects them; other encoders take them as they are.
 
-    Args:
-        tiles: Tiles `[n, H, W, 3]` of uint8.
-        encoder: Name of the encoder.
+    `tiles` are `[n, H, W, 3]` of uint8.
     """
     entry = PATHOLOGY_ENCODERS.get(encoder)
     if entry is None:
@@ -91,7 +85,7 @@ def prepared(tiles: Bag, encoder: str) -> Bag:
 
 
 def size_of(encoder: str) -> int | None:
-    """Return the rows and columns of the tiles of an encoder, or None if it accepts any."""
+    """The rows and columns of the tiles of an encoder, or None if it accepts any."""
     entry = PATHOLOGY_ENCODERS.get(encoder)
     return None if entry is None else entry.size
 
@@ -114,10 +108,7 @@ def _read_ahead(tiles: Bag, at_once: int) -> Iterator[tuple[int, npt.NDArray[Any
 
 
 def checksum(settings: FeaturesSettings) -> str | None:
-    """Return the SHA-256 of the file of `--encoder-weights`, or None without.
-
-    Args:
-        settings: Settings of the command.
+    """The SHA-256 of the file of `--encoder-weights`, or None without.
 
     Raises:
         SourceError: The file cannot be read, or has another SHA-256 than `--weights-sha256`.

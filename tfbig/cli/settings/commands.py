@@ -152,7 +152,7 @@ class CompareSettings:
 
 
 def _training(about: str) -> Command:
-    """Return a command that trains or evaluates; its settings depend on `--task`."""
+    """A command that trains or evaluates; its settings depend on `--task`."""
     return Command(
         "tfbig.cli.commands.train",
         about,

@@ -36,11 +36,7 @@ SECTIONS = ("network", "optimisation", "patches")
 
 
 def parse(argv: Sequence[str], about: str) -> TrainSettings:
-    """Return the settings of a command line `RUN FLAGS`; print the help and exit if it asks for it.
-
-    Args:
-        argv: The command line.
-        about: What the command does, for its help.
+    """Parse a command line `RUN FLAGS`; print the help and exit if it asks for it.
 
     Raises:
         FlagError: There is no such folder, or a flag is wrong.
@@ -73,7 +69,7 @@ def parse(argv: Sequence[str], about: str) -> TrainSettings:
 
 
 def page(argv: Sequence[str], about: str, task: str) -> str:
-    """Return the help: the flags of a task that an evaluation may change."""
+    """The help: the flags of a task that an evaluation may change."""
     flags = {
         name: flag
         for name, flag in flags_of(TASKS[task].settings_class()).items()
@@ -87,7 +83,7 @@ def page(argv: Sequence[str], about: str, task: str) -> str:
 
 
 def _saved(run: str) -> Layer:
-    """Return the settings of a run; of a series, those of its first run, which has what its data decided.
+    """Read the settings of a run; of a series, those of its first run, which has what its data decided.
 
     Raises:
         SourceError: It is no run folder.
@@ -102,7 +98,7 @@ def _saved(run: str) -> Layer:
 
 
 def _without_replaced(saved: Layer, given: Layer) -> Layer:
-    """Return the settings of a run without those that flags of an evaluation stand for."""
+    """Drop the settings of a run that flags of the evaluation replace."""
     replaced = {"encoder_weights"}  # the run has weights of its own
     if "data" in given.values:
         replaced |= {*DATA_SETTINGS}

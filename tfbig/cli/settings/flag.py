@@ -104,25 +104,23 @@ class Flag:
 
 
 def flag(default: Any = None, **declared: Any) -> Any:
-    """Return the field of a flag.
+    """Declare a flag, as the default of a field; `declared` are attributes of `Flag` from `section` on.
+
+    `default` is `REQUIRED` if the flag must be given.
 
     A class that declares a flag of a class above it again gives what differs only, and if that is the default, needs
     no call: `lr: float = 0.01`.
-
-    Args:
-        default: Value if the flag is not given; `REQUIRED` if it must be.
-        **declared: Attributes of `Flag` from `section` on.
     """
     return field(default=default, metadata=declared)
 
 
 def with_dashes(name: str) -> str:
-    """Return `batch_size` as `--batch-size`."""
+    """Write `batch_size` as `--batch-size`."""
     return f"--{name.replace('_', '-')}"
 
 
 def flags_of(settings: type) -> Mapping[str, Flag]:
-    """Return the flags of a settings class by name, in the order of the help: those of the base classes first.
+    """The flags of a settings class by name, in the order of the help: those of the base classes first.
 
     The section of a flag, if it says none, and the condition `ONLY_IF` of all flags of a class are those of the class
     that first declares the flag.
@@ -143,7 +141,7 @@ def flags_of(settings: type) -> Mapping[str, Flag]:
 
 
 def _names(settings: type) -> dict[str, None]:
-    """Return the names of the flags in order, as the keys of a dictionary."""
+    """The names of the flags in order, as the keys of a dictionary."""
     names: dict[str, None] = {}
     for base in settings.__bases__:
         names |= _names(base)
@@ -151,24 +149,24 @@ def _names(settings: type) -> dict[str, None]:
 
 
 def _own(settings: type) -> Mapping[str, Any]:
-    """Return the fields that a class declares itself: `SECTION` and `ONLY_IF` are none."""
+    """The fields that a class declares itself, without class variables such as `SECTION` and `ONLY_IF`."""
     own: Mapping[str, Any] = vars(settings).get("__annotations__", {})
     return {name: each for name, each in own.items() if not str(each).startswith("ClassVar")}
 
 
 def _fields(settings: Any) -> dict[str, Field[Any]]:
-    """Return the fields of a settings class by name."""
+    """The fields of a settings class by name."""
     return {each.name: each for each in fields(settings)}
 
 
 def with_current_names(values: Mapping[Any, Any], settings: type) -> dict[Any, Any]:
-    """Return the values of a file by the names that their settings have now."""
+    """Rename the values of a file as their settings are called now."""
     now = {old: name for name, each in flags_of(settings).items() for old in each.was}
     return {now.get(name, name): value for name, value in values.items()}
 
 
 def to_save(settings: Any) -> dict[str, Any]:
-    """Return what `config.yaml` of the run holds, with absolute paths."""
+    """The settings that `config.yaml` of the run holds, with absolute paths."""
     return {
         name: saved_value(declared, getattr(settings, name))
         for name, declared in flags_of(type(settings)).items()
@@ -177,14 +175,14 @@ def to_save(settings: Any) -> dict[str, Any]:
 
 
 def saved_value(declared: Flag, value: Any) -> Any:
-    """Return a value as YAML holds it."""
+    """A value as YAML holds it."""
     if declared.path and value and value not in declared.words:
         return str(Path(value).resolve())
     return list(value) if isinstance(value, tuple) else value
 
 
 def deciding(settings: Any) -> dict[str, Any]:
-    """Return the settings that decide the result, as YAML holds them."""
+    """The settings that decide the result, as YAML holds them."""
     return {
         name: saved_value(declared, getattr(settings, name))
         for name, declared in flags_of(type(settings)).items()
