@@ -173,7 +173,7 @@ def load_weights(model: Any, path: str | Path) -> None:
         raise SourceError(f"{path}: is damaged: {damage}. Copy or save the file again.")
     try:
         with warnings.catch_warnings():
-            # the layers in it would keep random weights
+            # the layers of a container that Keras skips would keep random weights
             warnings.filterwarnings("error", "Skipping nested container")
             model.load_weights(file)
     except Exception as error:  # errors of zip, HDF5, JSON and Keras

@@ -70,7 +70,7 @@ def _warnings_in_one_line() -> Iterator[None]:
     with warnings.catch_warnings():
         others_shown: Any = warnings.showwarning
         warnings.simplefilter("always", SourceWarning)
-        setattr(warnings, "showwarning", show)  # noqa: B010  # whose type is that of one function
+        setattr(warnings, "showwarning", show)  # noqa: B010  # its type is that of one function
         yield
 
 

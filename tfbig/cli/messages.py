@@ -26,10 +26,10 @@ _FLAGS = (
     (r"--devices: devices=", "--devices "),
     (r", pad the image \(tfbig\.sources\.Padded\), or exclude it", ", or leave the slide out"),
 )
-"""Patterns of what the library calls its arguments, and what they are in the command line."""
+"""Patterns of arguments of Python in an error, and the flags that replace them."""
 _PRECISION = r" or --precision mixed_\1"
 _STORES = {"plan": r" or --store \1", "train": _PRECISION, "evaluate": _PRECISION}
-"""What stands for `store=`, by command; a prediction has the precision of its model."""
+"""What replaces `store=`, by command; a prediction has the precision of its model."""
 LEAST_AGREEMENT = 0.9
 """Agreement of two methods from which on the tissue of a slide counts as certain."""
 LOOK = "make tiles with tfbig tile, look at its pictures, and use them with --coords"

@@ -63,7 +63,7 @@ def open_run(settings: TrainSettings) -> Path:
     """
     if machine.is_chief():
         folder = _folder(settings)
-    else:  # what other workers write is deleted
+    else:  # a temporary folder: what other workers write is deleted
         folder = Path(tempfile.mkdtemp(prefix="tfbig-worker-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     _lock(folder)

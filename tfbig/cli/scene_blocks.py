@@ -129,7 +129,7 @@ def predict(
     blocks, waiting = writer.blocks, writer.missing
     is_local = regions.region(model, image.shape[:2], *blocks[0]) is not None
     shares: list[float] = []
-    scratch = writer.folder  # which is removed in the end, even if this process is killed
+    scratch = writer.folder  # removed in the end, even if this process is killed
     whole = None
     if waiting and not is_local:
         whole = model.predict_to(image, str(scratch / "whole.npy"), outputs.convert)
@@ -166,7 +166,7 @@ def _block(
     if not valid.any():
         return np.empty((*valid.shape, len(outputs.names)), outputs.dtype), 0.0
     region = regions.region(model, image.shape[:2], *block)
-    assert region is not None  # as of the first block
+    assert region is not None  # the first block has one, and so have all
     rows, columns = region
     part: sources.Source = image.crop(rows, columns)
     share = 1.0

@@ -66,7 +66,7 @@ class Work(Generic[S]):
 
 _OWN_SIZE: Final = "files say the size of their pixels, or --mpp-of does. Use --mpp-of for another."
 _RESULTS: Final = (run_folder.PREDICTIONS, "*.h5")
-"""Files that a folder has if a slide is done: of `predict`, of `tile` and `features`."""
+"""Files of a folder in which a slide is done: of `predict`, and of `tile` and `features`."""
 
 
 class Outcome(NamedTuple):

@@ -128,7 +128,7 @@ def write_geojson(
 
 
 def _shifted(feature: Mapping[str, Any], origin: tuple[int, int]) -> dict[str, Any]:
-    """Return a feature counted from another row and column."""
+    """Count a feature from another row and column."""
     row, column = origin
 
     def moved(coordinates: Any) -> Any:
@@ -148,7 +148,7 @@ def _feature(
     names: Sequence[str],
     measurements: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """Return a feature as QuPath writes it, with an id, and the type of object in the properties."""
+    """Build a feature as QuPath writes it, with an id, and the type of object in the properties."""
     colour = COLOURS[(number - 1) % len(COLOURS)]
     properties: dict[str, Any] = {
         "objectType": kind,

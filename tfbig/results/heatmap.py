@@ -55,33 +55,18 @@ def paint(coords: Coords, values: npt.ArrayLike, slide: Slide) -> tuple[Map, flo
 
 
 def height_of(painted: Map, coords: Coords, slide: Slide) -> float:
-    """Return the height of a map as a share of the height of the slide.
-
-    Args:
-        painted: Map from `paint`.
-        coords: Coordinates of the tiles.
-        slide: Slide of the tiles.
-    """
+    """The height of a map from `paint` as a share of the height of the slide."""
     return painted.shape[0] * pixel_sides(coords)[0] / slide.shape[0]
 
 
 def pixel_sides(coords: Coords) -> tuple[float, float]:
-    """Return the height and width of a pixel of a map in pixels of level 0."""
+    """The height and width of a pixel of a map in pixels of level 0."""
     rows, columns = coords.steps
     return coords.size * rows / PARTS, coords.size * columns / PARTS
 
 
 def as_source(painted: Map, coords: Coords, slide: Slide) -> ArraySource:
-    """Convert a map to a source `[h, w, 1]`, float32, with its pixel size; 0 where there is no tile.
-
-    Args:
-        painted: Map from `paint`.
-        coords: Coordinates of the tiles.
-        slide: Slide of the tiles.
-
-    Returns:
-        The source.
-    """
+    """Convert a map from `paint` to a source `[h, w, 1]`, float32, with its pixel size; 0 where there is no tile."""
     source = ArraySource(np.nan_to_num(painted)[..., None], f"map of {coords.name}")
     if slide.mpp is not None:
         rows, columns = (n * m for n, m in zip(slide.mpp, pixel_sides(coords), strict=True))

@@ -31,9 +31,9 @@ __all__ = ["BlockMeans", "Tissue", "find_tissue", "tissue_mask"]
 COLOUR: Final = 5.0
 """Distance in a and b of CIELAB from the colour of glass from which on a pixel is tissue: JPEG tiles differ by 4."""
 NOISE: Final = 4.0
-"""The same distance as a multiple of the median distance of glass, on slides with more noise."""
+"""Distance from which on a pixel is tissue on noisy slides, as a multiple of the median distance of glass."""
 SEED: Final = 1.6
-"""Distance that at least one pixel of a region has, as a multiple of the other."""
+"""Distance that at least one pixel of a region must have, as a multiple of that from which on a pixel is tissue."""
 GLASS: Final = 0.8
 """Smallest grey value of glass, as a share of the brightest pixels (their 99th percentile)."""
 NEUTRAL: Final = 10.0
@@ -43,7 +43,7 @@ GREY: Final = (3, 230)
 MPP: Final = 8.0
 """Micrometres per pixel of the image that a mask is computed from, if the pixel size of the slide is known."""
 SIDE: Final = 2048
-"""Pixels of the longer side of that image if the pixel size is unknown."""
+"""Longer side of the image that a mask is computed from, in pixels, if the pixel size of the slide is unknown."""
 DARK: Final = 64
 """Median grey value below which the background of a slide is not glass."""
 _STRIP_ROWS: Final = 512

@@ -209,7 +209,7 @@ def _read(path: Path) -> tuple[list[_Outline], Counter[str], str | None]:
     found: list[_Outline] = []
     passed: Counter[str] = Counter()
     try:
-        content = json.loads(_decompressed(path, path.read_bytes()))  # of any Unicode, with a mark
+        content = json.loads(_decompressed(path, path.read_bytes()))  # in any encoding of Unicode
         for feature in _features(content):
             shape = _shape(feature)
             polygons = [] if shape is None else list(_polygons(shape))

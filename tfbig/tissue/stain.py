@@ -17,7 +17,7 @@ from tfbig.units import counted
 MPP: Final = 2.0
 """Micrometres per pixel of the image whose colours are used, if the pixel size of the slide is known."""
 SIDE: Final = 4096
-"""Largest number of rows and columns of that image."""
+"""Largest number of rows and columns of the image whose colours are used."""
 MOST: Final = 2**20
 """Largest number of pixels that are used, evenly spaced in the order of rows."""
 

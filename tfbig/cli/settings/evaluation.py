@@ -102,7 +102,7 @@ def _without_replaced(saved: Layer, given: Layer) -> Layer:
     replaced = {"encoder_weights"}  # the run has weights of its own
     if "data" in given.values:
         replaced |= {*DATA_SETTINGS}
-    if "leave_out" in given.values:  # each says in its own way where background is
+    if "leave_out" in given.values:  # both say where background is
         replaced |= {"tissue"}
     if "tissue" in given.values:
         replaced |= {"leave_out"}

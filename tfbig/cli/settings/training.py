@@ -110,7 +110,7 @@ def page(argv: Sequence[str], task: str, prog: str) -> str:
     values = help_text.known(argv, flags)
     if name and parser.given(argv, name) is None:
         values[name] = _known_kind(name, parser.given(argv, "data"))
-    flags.pop("test_only")  # for which tfbig evaluate stands
+    flags.pop("test_only")  # tfbig evaluate stands for it
     if parser.given(argv, "task") is not None:
         flags.pop("task")
     command = f"python {prog}" if prog.endswith(".py") else prog
