@@ -25,7 +25,7 @@ def check(settings: Any) -> None:
     """
     for name, declared in flags_of(type(settings)).items():
         value = getattr(settings, name)
-        if not declared.exists or not value or value in declared.words:
+        if not declared.exists or not value or value in declared.not_paths:
             continue
         for path in value if isinstance(value, tuple) else (value,):
             shown = path if declared.positional else f"--{name.replace('_', '-')} {path}"
@@ -63,7 +63,7 @@ def inputs_of(settings: Any) -> list[str]:
     found: list[str] = []
     for name, declared in flags_of(type(settings)).items():
         value = getattr(settings, name)
-        if (declared.exists or declared.path) and value and value not in declared.words:
+        if (declared.exists or declared.path) and value and value not in declared.not_paths:
             found += value if isinstance(value, tuple) else (value,)
     return found
 

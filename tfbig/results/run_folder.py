@@ -146,8 +146,8 @@ def failures(folder: str | Path) -> set[str]:
 def left_out(folder: str | Path, metrics: Mapping[str, Any]) -> list[dict[str, str]]:
     """Rows, `item` and `reason`, of the items that a run could not read.
 
-    `failed.csv` lists them. Without it, they are those of `metrics`, the content of `metrics.json`, which lacks items that
-    became unreadable later.
+    `failed.csv` lists them. Without it, they are those of `metrics`, the content of `metrics.json`, which lacks items
+    that became unreadable later.
 
     Raises:
         SourceError: `failed.csv` is damaged.

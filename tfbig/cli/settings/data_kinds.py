@@ -8,7 +8,7 @@ from typing import Final
 
 from tfbig.tasks import TASKS
 
-Rule = tuple[str, str, Callable[[Path], bool]]
+Recogniser = tuple[str, str, Callable[[Path], bool]]
 """Kind, what its folder contains in words, and whether a folder contains it."""
 
 
@@ -31,8 +31,8 @@ def _is_image(path: Path) -> bool:
     return path.suffix.lower() in (".png", ".jpg", ".jpeg", ".tif", ".tiff")
 
 
-_SLIDES: Final[Rule] = ("slides", "slides.csv", _has("slides.csv"))
-RULES: Final[dict[str, tuple[Rule, ...]]] = {
+_SLIDES: Final[Recogniser] = ("slides", "slides.csv", _has("slides.csv"))
+RECOGNISERS: Final[dict[str, tuple[Recogniser, ...]]] = {
     "images": (
         ("folder", "images.csv", _has("images.csv")),
         _SLIDES,
@@ -45,7 +45,7 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
         ("slides", "a folder of slides for each class", _has_classes),
     ),
 }
-"""Rules of `--images` and `--bags`, of which the first that fits counts."""
+"""Recognisers of `--images` and `--bags`; the first that fits counts."""
 
 
 def kind(name: str, data: str) -> str:
@@ -58,9 +58,9 @@ def kind(name: str, data: str) -> str:
     if not path.is_dir():
         _check_table(name, path)
         return "slides"
-    found = next((kind for kind, _, fits in RULES[name] if fits(path)), None)
+    found = next((kind for kind, _, fits in RECOGNISERS[name] if fits(path)), None)
     if found is None:
-        known = "; ".join(f"{kind}: {contents}" for kind, contents, _ in RULES[name])
+        known = "; ".join(f"{kind}: {contents}" for kind, contents, _ in RECOGNISERS[name])
         raise ValueError(
             f"--data {data}: cannot tell what it contains. Expected a table of slides, or a folder with one of these "
             f"({known}). Check the path, or name the kind with --{name}."

@@ -10,7 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Kind:
-    """Kind of a flag: whether it is saved, and whether it may change on resume.
+    """Kind of a flag: whether it is saved, whether it may change on resume, and whether it decides the result.
+
+    | kind             | saved | may change | decides |
+    |------------------|-------|------------|---------|
+    | `DECIDES_RESULT` | yes   | no         | yes     |
+    | `TUNABLE`        | yes   | yes        | yes     |
+    | `ENVIRONMENT`    | yes   | yes        | no      |
+    | `THIS_START`     | no    | yes        | no      |
 
     Attributes:
         saved: Whether `config.yaml` of a run holds it.
@@ -24,14 +31,14 @@ class Kind:
     decides: bool
 
 
-RESULT = Kind(saved=True, changeable=False, decides=True)
-"""Decides what a run learns or writes."""
+DECIDES_RESULT = Kind(saved=True, changeable=False, decides=True)
+"""Of flags that decide what a run learns or writes."""
 TUNABLE = Kind(saved=True, changeable=True, decides=True)
-"""Decides what a run learns, and may change from one start of the run to the next."""
-PLACE = Kind(saved=True, changeable=True, decides=False)
-"""Says where a run is made and with what resources."""
-SESSION = Kind(saved=False, changeable=True, decides=False)
-"""Holds for one start of the program."""
+"""Of flags that decide what a run learns, and may change from one start of the run to the next."""
+ENVIRONMENT = Kind(saved=True, changeable=True, decides=False)
+"""Of flags that say where a run is made, and with what resources."""
+THIS_START = Kind(saved=False, changeable=True, decides=False)
+"""Of flags that hold for one start of the program."""
 
 REQUIRED: Any = MISSING
 """Default of a flag that must be given."""
@@ -61,8 +68,8 @@ class Flag:
         path: Whether the value is a path, which is saved as an absolute one.
         exists: What the value must be on disk: "file", "folder", "file or folder", or "" if it is no path that is read.
         positional: Whether it has no name on the command line.
-        interchangeable: Values with the same results; a resumed run may change from one to another.
-        words: Values that are no paths, of a flag whose value is else a path.
+        same_results: Values with the same results; a resumed run may change from one to another.
+        not_paths: Values that are no paths, of a flag whose value is else a path.
         type: Function that parses the text of a value; None for text.
         choices: The values that can be chosen; the meaning of each if it is a mapping.
         nargs: How many values: None for one, a number, "+", "*", or "?" for a positional one that may be missing.
@@ -76,12 +83,12 @@ class Flag:
     annotation: str
     section: str = ""
     help: str = ""
-    kind: Kind = RESULT
+    kind: Kind = DECIDES_RESULT
     path: bool = False
     exists: str = ""
     positional: bool = False
-    interchangeable: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
+    same_results: tuple[str, ...] = ()
+    not_paths: tuple[str, ...] = ()
     type: Callable[[str], Any] | None = None
     choices: Sequence[Any] | Mapping[str, str] | None = None
     nargs: int | str | None = None
@@ -176,7 +183,7 @@ def to_save(settings: Any) -> dict[str, Any]:
 
 def saved_value(declared: Flag, value: Any) -> Any:
     """A value as YAML holds it."""
-    if declared.path and value and value not in declared.words:
+    if declared.path and value and value not in declared.not_paths:
         return str(Path(value).resolve())
     return list(value) if isinstance(value, tuple) else value
 

@@ -13,7 +13,7 @@ from tfbig.cli.settings import value_types
 from tfbig.cli.settings.flag import Flag
 
 
-def alike(name: str, names: Iterable[str], number: int = 1) -> list[str]:
+def closest(name: str, names: Iterable[str], number: int = 1) -> list[str]:
     """The names that are most like a wrong one, the best first; a name that differs only in case stands alone."""
     lower = {each.lower(): each for each in names}
     if same := lower.get(name.lower()):
@@ -23,7 +23,7 @@ def alike(name: str, names: Iterable[str], number: int = 1) -> list[str]:
 
 def did_you_mean(names: Sequence[str], known: Sequence[str]) -> str:
     """Ask about the names that are most like the wrong ones; empty if none is."""
-    meant = [match for name in names for match in alike(name, known, 2)]
+    meant = [match for name in names for match in closest(name, known, 2)]
     return f" Did you mean {' or '.join(dict.fromkeys(meant))}?" if meant else ""
 
 
@@ -57,7 +57,7 @@ def wrong_number(flag: Flag, shown: str) -> str:
 def no_choice(shown: str, given: Any, choices: Iterable[Any]) -> str:
     """Say that a value cannot be chosen, which choice is most like it, and all choices."""
     names = [str(choice) for choice in choices]
-    meant = alike(str(given), names)
+    meant = closest(str(given), names)
     hint = f"; did you mean '{meant[0]}'? " if meant else ". "
     return f"invalid choice {given!r} of {shown}{hint}Choose from {', '.join(names)}."
 

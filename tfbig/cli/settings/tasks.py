@@ -21,7 +21,7 @@ from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.background_settings import BackgroundSettings
 from tfbig.cli.settings.data_settings import BagSettings, ImageDataSettings, SplitSettings
-from tfbig.cli.settings.flag import GIVEN, PLACE, Conditions, Unless, flag
+from tfbig.cli.settings.flag import ENVIRONMENT, GIVEN, Conditions, Unless, flag
 from tfbig.cli.settings.instance_settings import InstanceSettings
 from tfbig.cli.settings.patch_settings import PatchSettings
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
@@ -70,7 +70,7 @@ class SegmentationSettings(
     )
     data: str | None = flag(
         exists="folder",
-        kind=PLACE,
+        kind=ENVIRONMENT,
         path=True,
         metavar="FOLDER",
         help="folder of slides (TIFF, SVS, NDPI, NPY, PNG), of which the last by name is for validation; or folder "
@@ -208,7 +208,7 @@ class MILNetwork:
     )
     instances_at_once: int = flag(
         8,
-        kind=PLACE,
+        kind=ENVIRONMENT,
         type=types.count,
         help="largest number of instances of a slice; --mode accumulate and frozen only",
     )

@@ -23,7 +23,7 @@ from tfbig.cli.settings.merge import Layer
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.tasks import DEFAULT, TASKS
 
-KINDS = {"images": "images", "mil": "bags"}
+KIND_FLAG = {"images": "images", "mil": "bags"}
 """Flag of the kind of the data, of the tasks that have one."""
 
 
@@ -105,7 +105,7 @@ def task_of(layers: Sequence[Layer], prog: str) -> str:
 
 def page(argv: Sequence[str], task: str, prog: str) -> str:
     """The help of a task: its flags that apply with those of a command line."""
-    settings, name = TASKS[task].settings_class(), KINDS.get(task, "")
+    settings, name = TASKS[task].settings_class(), KIND_FLAG.get(task, "")
     flags = dict(flags_of(settings))
     values = help_text.known(argv, flags)
     if name and parser.given(argv, name) is None:
@@ -203,7 +203,7 @@ def _check_changes(saved: TrainSettings, requested: TrainSettings, folder: str) 
 
     def may_change(name: str) -> bool:
         values = {getattr(saved, name), getattr(requested, name)}
-        return flags[name].kind.changeable or values <= {*flags[name].interchangeable}
+        return flags[name].kind.changeable or values <= {*flags[name].same_results}
 
     changes = _changes(saved, requested)
     refused = [line for name, line in changes.items() if not may_change(name)]
@@ -234,7 +234,7 @@ def _kind(task: str, values: Mapping[str, Any]) -> dict[str, str]:
     Raises:
         FlagError: The files do not tell it, or contradict it.
     """
-    name = KINDS.get(task)
+    name = KIND_FLAG.get(task)
     if name is None:
         return {}
     data, given = values.get("data"), values.get(name)
