@@ -102,7 +102,7 @@ class CLAM(layers.Layer):
         super().build(shape)
 
     def call(self, bag: tf.Tensor, training: bool | None = None) -> dict[str, tf.Tensor]:
-        """Return the logits of bags and of their most and least attended instances.
+        """Compute the logits of bags and of their most and least attended instances.
 
         Args:
             bag: Features `[N, n, d]`.
@@ -116,7 +116,7 @@ class CLAM(layers.Layer):
         return {"bag": self._classify(h, a), "instances": self._ends(h, a)}
 
     def attention(self, bag: Array) -> tf.Tensor:
-        """Return the attention of each instance, `[N, n]`: with `per_class`, that of the predicted class.
+        """The attention of each instance, `[N, n]`: with `per_class`, that of the predicted class.
 
         Args:
             bag: Features `[N, n, d]`.
@@ -132,7 +132,7 @@ class CLAM(layers.Layer):
         return ops.take_along_axis(softmax(a), predicted[:, None, None], axis=1)[:, 0]
 
     def scores(self, bag: Array) -> tf.Tensor:
-        """Return the logits of each instance, classified as if it were the whole bag.
+        """Compute the logits of each instance, classified as if it were the whole bag.
 
         Args:
             bag: Features `[N, n, d]`.
@@ -143,7 +143,7 @@ class CLAM(layers.Layer):
         return self.head(self.reduce(bag))
 
     def _logits(self, h: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """Return the attention `[N, branches, n]` of features `[N, n, width]` before the softmax."""
+        """The attention `[N, branches, n]` of features `[N, n, width]` before the softmax."""
         inner = self.drops[1](self.v(h), training=training)
         if self.gated:
             inner = inner * self.drops[2](self.u(h), training=training)
@@ -151,7 +151,7 @@ class CLAM(layers.Layer):
         return ops.cast(a, keras.backend.result_type(a.dtype, "float32"))
 
     def _classify(self, h: tf.Tensor, a: tf.Tensor) -> tf.Tensor:
-        """Return the logits `[N, classes]` of features pooled by the softmax of `a`, `[N, branches, n]`."""
+        """The logits `[N, classes]` of features pooled by the softmax of `a`, `[N, branches, n]`."""
         pooled = ops.matmul(ops.cast(softmax(a), h.dtype), h)
         if not self.per_class:
             return self.head(pooled[:, 0])
@@ -159,7 +159,7 @@ class CLAM(layers.Layer):
         return _diagonal(self.head(pooled), 2)
 
     def _ends(self, h: tf.Tensor, a: tf.Tensor) -> tf.Tensor:
-        """Return the logits of the instances with the largest and the smallest attention.
+        """The logits of the instances with the largest and the smallest attention.
 
         Args:
             h: Features of the instances, `[N, n, width]`.
@@ -181,21 +181,21 @@ class CLAM(layers.Layer):
         return _diagonal(logits, 2) if self.per_class else logits[:, 0]
 
     def compute_output_shape(self, shape: Shape) -> dict[str, Shape]:
-        """Return the shapes of the logits of features `[N, n, d]`: of `bag` and of `instances`."""
+        """The shapes of the logits of features `[N, n, d]`: of `bag` and of `instances`."""
         return {
             "bag": (shape[0], self.classes),
             "instances": (shape[0], self.classes, 2 * self.samples, 2),
         }
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the layer."""
+        """The arguments of the layer."""
         config: dict[str, Any] = super().get_config()
         names = ("classes", "width", "hidden", "per_class", "samples", "gated", "rate")
         return config | {name: getattr(self, name) for name in names}
 
 
 def _diagonal(x: tf.Tensor, axis: int) -> tf.Tensor:
-    """Return the entries of `x` that have the same index on axis 1 and on `axis`, which is left out."""
+    """The entries of `x` that have the same index on axis 1 and on `axis`, which is left out."""
     count = x.shape[1]
     return ops.stack([ops.take(x[:, i], i, axis=axis - 1) for i in range(count)], axis=1)
 
@@ -248,7 +248,7 @@ class InstanceLoss(keras.losses.Loss):
         self.subtyping = subtyping
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """Return the loss of each bag.
+        """Compute the loss of each bag.
 
         Args:
             y_true: Labels of the bags, `[N]` or `[N, 1]`.
@@ -278,6 +278,6 @@ class InstanceLoss(keras.losses.Loss):
         return ops.sum(labels * inside + (1 - labels) * outside, axis=1) / classes
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the loss."""
+        """The arguments of the loss."""
         config: dict[str, Any] = super().get_config()
         return config | {"kind": self.kind, "subtyping": self.subtyping}

@@ -15,12 +15,12 @@ ALIGNMENT = 64
 
 
 def aligned(size: int) -> int:
-    """Return the bytes that an array of `size` bytes occupies: whole alignments, and at least one."""
+    """The bytes that an array of `size` bytes occupies: whole alignments, and at least one."""
     return max(-(-size // ALIGNMENT), 1) * ALIGNMENT
 
 
 def itemsize(dtype: str | None) -> int:
-    """Return the bytes of one element of `dtype`; None is float32."""
+    """The bytes of one element of `dtype`; None is float32."""
     return ITEMSIZE[dtype or "float32"]
 
 
@@ -40,7 +40,7 @@ def format_bytes(count: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number of things in words.
+    """Write a number of things in words.
 
     Example:
         >>> from tfbig.units import counted

@@ -81,11 +81,7 @@ class _Outline(NamedTuple):
 
 
 def is_outline_file(path: PathLike) -> bool:
-    """Return whether a file is one of outlines, by its name.
-
-    Args:
-        path: The file.
-    """
+    """Whether a file is one of outlines, by its name."""
     return Path(path).name.lower().endswith(SUFFIXES)
 
 
@@ -138,7 +134,7 @@ def _from(row: int, column: int) -> str:
 def _note(
     path: PathLike, chosen: list[_Outline], others: Mapping[str, int], origin: tuple[int, int]
 ) -> str:
-    """Return one line about outlines that do not count, have no class, or were shifted; else an empty text."""
+    """Say in one line which outlines do not count, have no class, or were shifted; empty if there are none."""
     names = Counter(each.name for each in chosen)
     row, column = origin
     if not others and "" not in names and not (row or column):
@@ -155,7 +151,7 @@ def _called(name: str) -> str:
 def _chosen(
     path: PathLike, found: list[_Outline], rule: OutlineRule
 ) -> tuple[list[_Outline], Counter[str]]:
-    """Return the outlines that count, and the numbers of the others by what they are.
+    """Choose the outlines that count, and number the others by what they are.
 
     Raises:
         SourceError: There is none, or several classes could count.
@@ -191,7 +187,7 @@ def _counts(name: str, wanted: set[str]) -> bool:
 
 
 def _base(name: str) -> str:
-    """Return the class from which a class is derived, `tumor` of `Tumor: Positive`, in lower case."""
+    """The class from which a class is derived, `tumor` of `Tumor: Positive`, in lower case."""
     return name.partition(":")[0].strip().casefold()
 
 
@@ -255,7 +251,7 @@ def _features(content: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _shape(feature: Mapping[str, Any]) -> shapely.Geometry | None:
-    """Return the geometry of a feature, or None if it has none."""
+    """The geometry of a feature, or None if it has none."""
     geometry = feature.get("geometry", None if feature.get("type") == "Feature" else feature)
     if geometry is None:
         return None
@@ -273,7 +269,7 @@ def _polygons(shape: shapely.Geometry) -> Iterator[shapely.Geometry]:
 
 
 def _class_of(feature: Mapping[str, Any]) -> str:
-    """Return the class that QuPath gave a feature, of its name or names; empty without one."""
+    """The class that QuPath gave a feature, of its name or names; empty without one."""
     properties = feature.get("properties")
     found = properties.get("classification") if isinstance(properties, dict) else None
     if isinstance(found, dict):
