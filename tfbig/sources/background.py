@@ -20,12 +20,7 @@ _Window = tuple[int, int, int, int]
 
 
 def colour_of(source: Source, background: Background) -> RowArray:
-    """Return the colour `[C]` of the background of a source.
-
-    Args:
-        source: The image.
-        background: Its background; not all cells are foreground.
-    """
+    """Find the colour `[C]` of the background of a source, in which not all cells are foreground."""
     row, column = np.unravel_index(np.argmin(background.foreground), background.foreground.shape)
     top, left = int(row) * background.cell, int(column) * background.cell
     place = (top, top + 1), (left, left + 1)
@@ -39,7 +34,7 @@ def read_foreground(
     colour: RowArray,
     window: _Window,
 ) -> RowArray:
-    """Return a window whose background is filled, not read.
+    """Read a window whose background is filled, not read.
 
     Args:
         read: `read(start, stop, left, right)` returns a window `[rows, columns, C]`.
@@ -66,12 +61,7 @@ def read_foreground(
 
 
 def cells_of_window(background: Background, window: _Window) -> BoolArray:
-    """Return whether the cells that a window touches are foreground.
-
-    Args:
-        background: The background.
-        window: `start, stop, left, right`.
-    """
+    """Whether the cells that a window `start, stop, left, right` touches are foreground."""
     cell, (start, stop, left, right) = background.cell, window
     down, across = (slice(a // cell, -(-b // cell)) for a, b in ((start, stop), (left, right)))
     return background.foreground[down, across]

@@ -94,16 +94,12 @@ def lines(text: Iterable[str], separator: str = ",") -> Iterator[Line]:
 
 
 def unescaped(text: str) -> str:
-    """Return a cell without the apostrophe that tables of tfbig have before what a spreadsheet would compute.
-
-    Args:
-        text: The cell.
-    """
+    """Strip the apostrophe that tables of tfbig have before what a spreadsheet would compute."""
     return text[1:] if text.startswith("'") and FORMULA.match(text) else text
 
 
 def _whole(row: Line, columns: int, separator: str) -> Line:
-    """Return a row with as many cells as there are columns.
+    """Make a row as long as there are columns.
 
     Raises:
         csv.Error: There are more, which are not empty: cells may be in wrong columns.

@@ -49,12 +49,7 @@ class File:
 
     @classmethod
     def of_descriptor(cls, descriptor: int, name: str) -> File:
-        """Return an open file of the system, which it closes in the end.
-
-        Args:
-            descriptor: The descriptor.
-            name: Name for error messages.
-        """
+        """Take over an open file of the system, and close it in the end; `name` is for error messages."""
         file = cls.__new__(cls)
         file.path, file._descriptor = name, descriptor
         weakref.finalize(file, os.close, descriptor)
@@ -74,12 +69,7 @@ class File:
             )
 
     def read(self, offset: int, count: int) -> bytearray:
-        """Return `count` bytes from `offset`.
-
-        Args:
-            offset: First byte.
-            count: Number of bytes.
-        """
+        """Read `count` bytes from the byte `offset` on."""
         data = bytearray(count)
         self._read_into(memoryview(data), offset)
         return data
@@ -87,7 +77,7 @@ class File:
     def read_rows(
         self, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], start: int
     ) -> RowArray:
-        """Return rows of an array stored in C order.
+        """Read rows of an array stored in C order.
 
         Args:
             offset: Byte at which row 0 of the array starts.
@@ -110,7 +100,7 @@ class File:
         shape: tuple[int, ...],
         window: tuple[int, int, int, int],
     ) -> RowArray:
-        """Return a rectangle of an image stored in C order, read row by row.
+        """Read a rectangle of an image stored in C order, read row by row.
 
         Args:
             offset: Byte at which the image starts.
@@ -149,12 +139,7 @@ class File:
 
 
 def still_open(file: File | None, name: str) -> File:
-    """Return `file`, or raise SourceError if it is None, as in a closed source.
-
-    Args:
-        file: The file of a source, None once the source is closed.
-        name: Name for the error message.
-    """
+    """Check that the file of a source is open: it is None once the source is closed."""
     if file is None:
         raise SourceError(f"{name}: was closed. Open the source again to read from it.")
     return file
@@ -209,12 +194,7 @@ def check_regular(path: PathLike, status: os.stat_result) -> None:
 
 
 def cannot_open(path: PathLike, error: OSError) -> SourceError:
-    """Return the SourceError to raise when the system refuses a path.
-
-    Args:
-        path: The path.
-        error: The error of the system.
-    """
+    """Make the error to raise when the system refuses a path."""
     if isinstance(error, FileNotFoundError):
         return SourceError(
             f"{path}: there is no such file. Check the path (working directory: {os.getcwd()})."

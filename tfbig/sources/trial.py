@@ -114,7 +114,7 @@ class _Process:
         return self._child
 
     def _end(self, code: int) -> str:
-        """Return how the process ended."""
+        """Say how the process ended."""
         assert self._errors is not None
         self._errors.seek(0)
         last = (self._errors.read().strip().splitlines() or ["no message"])[-1]

@@ -37,11 +37,11 @@ class Part(io.RawIOBase):
         self._file, self._start, self._size, self._place = file, start, size, 0
 
     def readable(self) -> bool:
-        """Return that it can be read."""
+        """Say that it can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Return that it can be read from any place."""
+        """Say that it can be read from any place."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -96,7 +96,7 @@ def open_hdf5(name: Any) -> str:
     import h5py
 
     def is_read(item: Any) -> bool:
-        """Return whether the item is a dataset that readers accept."""
+        """Whether the item is a dataset that readers accept."""
         if not isinstance(item, h5py.Dataset) or not item.ndim or not item.shape[0]:
             return False
         numbers = max(math.prod(item.chunks or ()), math.prod(item.shape[1:]))

@@ -46,10 +46,7 @@ def reading(path: PathLike, what: str = "cannot be read") -> Iterator[None]:
 
 
 def regular_file(path: PathLike) -> os.stat_result:
-    """Return the status of a file, which is no folder, pipe or device.
-
-    Args:
-        path: The file. Symbolic links are followed.
+    """Check that a file is no folder, pipe or device, and get its status; symbolic links are followed.
 
     Raises:
         SourceError: There is no such file, or it is not a regular one: reading a pipe would wait for ever.
@@ -85,7 +82,7 @@ def check_size(path: PathLike, num_bytes: int, what: str, stored: int | None = N
 
 
 def beside(header: PathLike, name: str) -> Path:
-    """Return the path of a file that a header names: in the folder of the header, or in a folder inside it.
+    """Find a file that a header names: in the folder of the header, or in a folder inside it.
 
     Args:
         header: The file that names the other.

@@ -149,10 +149,7 @@ class Written:
 
 
 def read_written(path: PathLike) -> Written:
-    """Return what a file of `write_features` says, without its features.
-
-    Args:
-        path: The file.
+    """Read what a file of `write_features` says, without its features.
 
     Raises:
         SourceError: It is damaged, or of another kind.

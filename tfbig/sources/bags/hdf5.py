@@ -73,7 +73,7 @@ class WrittenFile(io.RawIOBase):
             raise self._errors[0]
 
     def seekable(self) -> bool:
-        """Return that it can be written at any place."""
+        """Say that it can be written at any place."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -128,11 +128,7 @@ def created(path: PathLike) -> Iterator[tuple[h5py.File, WrittenFile]]:
 
 
 def dataset(file: h5py.File, key: str) -> h5py.Dataset:
-    """Return a dataset that is stored in the file itself and has a plausible size.
-
-    Args:
-        file: The open file.
-        key: Name of the dataset.
+    """Find a dataset that is stored in the file itself and has a plausible size.
 
     Raises:
         SourceError: The dataset does not exist, is stored elsewhere, or declares more bytes than the file can hold.
@@ -156,11 +152,7 @@ def dataset(file: h5py.File, key: str) -> h5py.Dataset:
 
 
 def positions(file: h5py.File, key: str) -> npt.NDArray[Any]:
-    """Return the positions of tiles, `[n, 2]`, after checking their number.
-
-    Args:
-        file: The open file.
-        key: Name of the dataset.
+    """Read the positions of tiles, `[n, 2]`, after checking their number.
 
     Raises:
         SourceError: The dataset has another shape, no numbers, or more than `MAX_TILES` rows; or as `dataset`.

@@ -64,7 +64,7 @@ class Patches(Bag):
 def patch_grid(
     image: Readable, patch: int | Sequence[int], stride: int | Sequence[int] | None = None
 ) -> PatchGrid:
-    """Return the grid of patches over an image or a series.
+    """Lay the grid of patches over an image or a series.
 
     Args:
         image: Image `[H, W, C]` or series `[L, C]`.

@@ -133,7 +133,7 @@ class BlockWriter:
             file.write(pixels.transpose(2, 0, 1))
 
     def read(self, block: Rectangle) -> RowArray:
-        """Return the pixels of a block that is written, `[rows, columns, bands]`."""
+        """Read the pixels of a block that is written, `[rows, columns, bands]`."""
         name = self._file(block)
         with untrusted.reading(name), quiet(), rasterio.open(name, driver="GTiff") as file:
             return np.ascontiguousarray(file.read().transpose(1, 2, 0))
@@ -191,7 +191,7 @@ class BlockWriter:
         return self.folder / f"{block[0][0]}_{block[1][0]}.tif"
 
     def _options(self, shape: Sequence[int], grid: MapGrid) -> dict[str, Any]:
-        """Return the options of rasterio for a block of a shape and grid."""
+        """The options of rasterio for a block of a shape and grid."""
         place = {"crs": grid.crs, "transform": grid.transform} if self.form.grid.is_placed else {}
         return place | {
             "height": shape[0],

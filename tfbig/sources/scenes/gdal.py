@@ -86,7 +86,7 @@ def quiet() -> Iterator[None]:
 
 
 def open_raster(path: PathLike, level: int = 0) -> tuple[Any, tuple[str, ...]]:
-    """Return the dataset of a file, opened by the driver of its suffix, and all files that it is read from.
+    """Open a file by the driver of its suffix, and name all files that it is read from.
 
     Args:
         path: The file.
@@ -114,7 +114,7 @@ def open_raster(path: PathLike, level: int = 0) -> tuple[Any, tuple[str, ...]]:
 
 
 def _opened(path: PathLike, name: str, driver: str, **options: Any) -> Any:
-    """Return the dataset of a file, or text of a VRT file, that is checked."""
+    """Open a checked file, or text of a VRT file."""
     with untrusted.reading(path, f"cannot be read as {driver}"), quiet():
         try:
             with rasterio.Env(GDAL_CACHEMAX=CACHE_BYTES):
@@ -128,11 +128,7 @@ def _opened(path: PathLike, name: str, driver: str, **options: Any) -> Any:
 
 
 def first_reason(error: BaseException) -> str:
-    """Return the first cause of an error of GDAL.
-
-    Args:
-        error: The error.
-    """
+    """Find the first cause of an error of GDAL."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error)
@@ -155,7 +151,7 @@ def check_block(path: PathLike, dataset: Any, files: Iterable[PathLike]) -> None
 
 
 def _bytes_of(dtypes: Iterable[str]) -> int:
-    """Return the bytes of the largest sample; rasterio has names that NumPy has not, as complex_int16."""
+    """The bytes of the largest sample; rasterio has names that NumPy has not, as complex_int16."""
     return max(
         (np.dtype(name).itemsize if name in np.sctypeDict else 16 for name in dtypes), default=1
     )
@@ -175,7 +171,7 @@ class _Checked:
         self._depth = 0
 
     def vrt(self, path: Path) -> str:
-        """Return the text of a VRT file, all sources of which are checked."""
+        """Rewrite a VRT file as text, and check all its sources."""
         if self._depth == MOST_VRTS:
             raise SourceError(
                 f"{path}: is a VRT that others show, more than {MOST_VRTS} deep or in a circle. Correct its sources."
@@ -204,7 +200,7 @@ class _Checked:
         self.files[str(path)] = str(path), status.st_size, status.st_mtime_ns
 
     def _source(self, path: Path) -> tuple[str, tuple[int, int] | None]:
-        """Return the name of a source of a VRT file for GDAL, and its rows and columns if it is no VRT itself."""
+        """Name a source of a VRT file for GDAL, and give its rows and columns if it is no VRT itself."""
         if path not in self._sources:
             driver = _driver_of(path)
             if driver == "VRT":
@@ -250,7 +246,7 @@ class _Checked:
 
 @lru_cache(maxsize=2**16)
 def _size(name: str, driver: str, files: tuple[tuple[str, int, int], ...]) -> tuple[int, int]:
-    """Return the rows and columns of an image that names no other; it is opened once, and again when it has changed."""
+    """The rows and columns of an image that names no other; it is opened once, and again when it has changed."""
     with _opened(name, name, driver) as dataset, untrusted.reading(name):
         if any(dataset.tags(ns=domain) for domain in _LEADING):
             raise SourceError(
@@ -262,7 +258,7 @@ def _size(name: str, driver: str, files: tuple[tuple[str, int, int], ...]) -> tu
 
 
 def _driver_of(path: Path) -> str:
-    """Return the driver of a file by its first bytes."""
+    """Find the driver of a file by its first bytes."""
     start = _start(path)
     for signature, driver in _SIGNATURES.items():
         if start.startswith(signature):

@@ -45,11 +45,7 @@ class Labels(ABC):
 
     @abstractmethod
     def read(self, window: Window) -> Part:
-        """Return the labels of a window of the scene, and where they are known.
-
-        Args:
-            window: `(start, stop)` of the rows and of the columns.
-        """
+        """Read the labels of a window of the scene, `(start, stop)` of rows and columns, and where they are known."""
 
 
 @final
@@ -94,13 +90,13 @@ class RasterLabels(Labels):
         self.source = source
 
     def read(self, window: Window) -> Part:
-        """Return the labels of a window, and where they are measurements."""
+        """Read the labels of a window, and where they are measurements."""
         pixels = self.source.read_window(*window)
         known = self.source.valid(*window, pixels)
         return np.where(known, pixels[..., 0], 0).astype(np.float32), known
 
     def values(self) -> set[int]:
-        """Return the class numbers that occur; all labels are read.
+        """Find the class numbers that occur; all labels are read.
 
         Raises:
             SourceError: A label is no whole number, or negative.
@@ -159,7 +155,7 @@ class VectorLabels(Labels):
             self.tree = shapely.STRtree(self.shapes)
 
     def read(self, window: Window) -> Part:
-        """Return the labels of a window; all are known of classes, those with an outline of values."""
+        """Draw the labels of a window; all are known of classes, those with an outline of values."""
         (top, bottom), (left, right) = window
         shape, grid = (bottom - top, right - left), self.grid.window(top, left)
         area = shapely.box(*_bounds(grid, shape))
@@ -179,7 +175,7 @@ class VectorLabels(Labels):
 def read_outlines(
     path: PathLike, scene: RasterSource | None = None, column: str | None = None
 ) -> Any:
-    """Return the outlines of a file as a GeoDataFrame, without missing and empty ones.
+    """Read the outlines of a file as a GeoDataFrame, without missing and empty ones.
 
     Args:
         path: The file.
@@ -219,10 +215,7 @@ def read_outlines(
 
 
 def columns_of(path: PathLike) -> list[str]:
-    """Return the columns of a file of outlines that may hold classes or values: all but numbers of the outlines.
-
-    Args:
-        path: The file.
+    """List the columns of a file of outlines that may hold classes or values: all but numbers of the outlines.
 
     Raises:
         SourceError: The file cannot be read.
@@ -264,7 +257,7 @@ class LabelSource(View):
 def _burned(
     path: PathLike, table: Any, column: str | None, numbers: Mapping[str, int] | None
 ) -> npt.NDArray[np.float64]:
-    """Return the number that each outline is drawn with."""
+    """The number that each outline is drawn with."""
     if column is None:
         return np.ones(len(table))
     if numbers is None:
@@ -286,7 +279,7 @@ def _burned(
 
 
 def _values(column: Any) -> npt.NDArray[np.float64]:
-    """Return a column as numbers, which may be written in text.
+    """Read a column as numbers, which may be written in text.
 
     Raises:
         ValueError: A cell is something else.
@@ -297,12 +290,9 @@ def _values(column: Any) -> npt.NDArray[np.float64]:
 
 
 def class_names(path: PathLike, column: str, values: Sequence[Any]) -> list[str]:
-    """Return the classes of a column as text; 3.0, of a column of numbers, is "3".
+    """Read the classes of a column as text; 3.0, of a column of numbers, is "3".
 
-    Args:
-        path: The file, for the error.
-        column: Name of the column, for the error.
-        values: The column.
+    `path` and `column` are for the error.
 
     Raises:
         SourceError: A cell is empty or no number.
@@ -320,7 +310,7 @@ def class_names(path: PathLike, column: str, values: Sequence[Any]) -> list[str]
 
 
 def _area_in(crs: str, scene: RasterSource) -> Bounds:
-    """Return the area of a scene in another coordinate system."""
+    """The area of a scene in another coordinate system."""
     bounds = _bounds(scene.grid, scene.shape)
     area: Bounds = warp.transform_bounds(scene.grid.crs, crs, *bounds, densify_pts=21)
     return area
@@ -338,7 +328,7 @@ def _check_coordinates(path: PathLike, table: Any) -> None:
 
 
 def _clipped(path: str, shapes: npt.NDArray[Any], grid: MapGrid, shape: Sequence[int]) -> Any:
-    """Return outlines without what is far from a window: GDAL follows each line through all pixels that it crosses.
+    """Clip what is far from a window: GDAL follows each line through all pixels that it crosses.
 
     Raises:
         SourceError: Lines cross too many pixels in and around the window.
@@ -374,7 +364,7 @@ def _check_overlap(path: PathLike, bounds: Bounds, grid: MapGrid, scene: RasterS
 
 
 def _bounds(grid: MapGrid, shape: Sequence[int]) -> Bounds:
-    """Return the smallest rectangle with sides along the axes of coordinates around a grid of pixels."""
+    """The smallest rectangle with sides along the axes of coordinates around a grid of pixels."""
     rows, columns = shape[:2]
     corners = [grid.at(*corner) for corner in ((0, 0), (columns, 0), (0, rows), (columns, rows))]
     x, y = zip(*corners, strict=True)

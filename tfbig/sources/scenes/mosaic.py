@@ -197,7 +197,7 @@ def _add_piece(element: Any, folder: Path, piece: Piece, resampling: str) -> Non
 
 
 def _whole(scene: RasterSource, number: int, shape: Sequence[int]) -> Band:
-    """Return the band of a VRT file that one band of a scene fills."""
+    """The band of a VRT file that one band of a scene fills."""
     name = scene.bands.names[number] or title_of(scene.name)
     size = scene.shape[0], scene.shape[1]
     piece = Piece(Path(scene.name), number + 1, size, (0, shape[0]), (0, shape[1]))

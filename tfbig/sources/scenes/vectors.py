@@ -43,10 +43,7 @@ _MOST_CRS: Final = 2**16
 
 
 def files(path: PathLike) -> list[Path]:
-    """Return a file of outlines and the files beside it that belong to it, as those of a shapefile do.
-
-    Args:
-        path: The file.
+    """List a file of outlines and the files beside it that belong to it, as those of a shapefile do.
 
     Raises:
         SourceError: One of them is no regular file.
@@ -64,7 +61,7 @@ def files(path: PathLike) -> list[Path]:
 
 
 def information(path: PathLike, bounds: bool = False) -> dict[str, Any]:
-    """Return what pyogrio says about a file of outlines.
+    """Read what pyogrio says about a file of outlines.
 
     Args:
         path: The file.
@@ -86,7 +83,7 @@ def information(path: PathLike, bounds: bool = False) -> dict[str, Any]:
 
 
 def table(path: PathLike, columns: list[str], area: Any = None) -> Any:
-    """Return outlines as a GeoDataFrame.
+    """Read outlines as a GeoDataFrame.
 
     Args:
         path: The file.
@@ -112,7 +109,7 @@ def _pyogrio(path: PathLike) -> Any:
 
 
 def _checked(path: PathLike) -> str:
-    """Return the name of a checked file for GDAL."""
+    """The name of a checked file for GDAL."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise SourceError(
@@ -184,7 +181,7 @@ def _check_tables(path: PathLike) -> None:
 
 
 def _has_expressions(base: sqlite3.Connection, table: str) -> bool:
-    """Return whether a table has columns of expressions."""
+    """Whether a table has columns of expressions."""
     hidden = base.execute("SELECT max(hidden) FROM pragma_table_xinfo(?)", (table,)).fetchone()[0]
     return hidden is not None and hidden > 1
 

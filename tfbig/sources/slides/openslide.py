@@ -38,7 +38,7 @@ _cache_lock = threading.Lock()
 
 
 def vendor_of(path: PathLike) -> str | None:
-    """Return OpenSlide's name for the format of a file, such as 'aperio' or 'generic-tiff'.
+    """OpenSlide's name for the format of a file, such as 'aperio' or 'generic-tiff'.
 
     Args:
         path: The file.
@@ -103,7 +103,7 @@ class _Handle:
         self._lock = threading.Lock()
 
     def slide(self) -> Any:
-        """Return the open slide."""
+        """The open slide."""
         with self._lock:
             if self._closed:
                 raise SourceError(f"{self.name}: was closed. Open the slide again to read from it.")
@@ -165,7 +165,7 @@ class _VendorLevel(Source):
         return None if found.foreground.all() else found
 
     def _decoded(self, start: int, stop: int, left: int, right: int) -> RowArray:
-        """Return a window, read in blocks by several threads."""
+        """Decode a window, read in blocks by several threads."""
         slide = self._slide.slide()
         out = np.empty((stop - start, right - left, 3), np.uint8)
         corners = list(product(range(start, stop, _BLOCK), range(left, right, _BLOCK)))
@@ -184,7 +184,7 @@ class _VendorLevel(Source):
         return out
 
     def _block(self, slide: Any, corner: tuple[int, int], size: tuple[int, int]) -> RowArray:
-        """Return `size` rows and columns from `corner`, which OpenSlide expects in pixels of level 0."""
+        """Read `size` rows and columns from `corner`, which OpenSlide expects in pixels of level 0."""
         row, column = (round(n * self._step) for n in corner)
         try:
             region = slide.read_region((column, row), self._level, (size[1], size[0]))
@@ -225,7 +225,7 @@ def _open(name: str) -> Any:
 
 
 def _bounds(properties: Mapping[str, str]) -> tuple[int, ...] | None:
-    """Return x, y, width and height of the scanned area at level 0, or None if the file does not specify them."""
+    """Read x, y, width and height of the scanned area at level 0; None if the file does not specify them."""
     try:
         return tuple(
             int(properties[f"openslide.bounds-{name}"]) for name in ("x", "y", "width", "height")
@@ -235,7 +235,7 @@ def _bounds(properties: Mapping[str, str]) -> tuple[int, ...] | None:
 
 
 def _origin(properties: Mapping[str, str]) -> tuple[int, int]:
-    """Return the row and column of level 0 that QuPath calls 0: where the scanned area begins, if it is known."""
+    """The row and column of level 0 that QuPath calls 0: where the scanned area begins, if it is known."""
     x, y, *_ = _bounds(properties) or (0, 0)
     return y, x
 
@@ -243,7 +243,7 @@ def _origin(properties: Mapping[str, str]) -> tuple[int, int]:
 def _scanned(
     properties: Mapping[str, str], step: float
 ) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Return the rows and columns of a level that were scanned, or None if the file does not specify them."""
+    """The rows and columns of a level that were scanned, or None if the file does not specify them."""
     bounds = _bounds(properties)
     if bounds is None:
         return None
@@ -270,7 +270,7 @@ def _channel_names(properties: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _background(properties: Mapping[str, str]) -> tuple[int, int, int]:
-    """Return the RGB of the property `openslide.background-color` (`'FFFFFF'`); white by default."""
+    """Read the RGB of the property `openslide.background-color` (`'FFFFFF'`); white by default."""
     digits = properties.get("openslide.background-color", "FFFFFF")
     red, green, blue = (int(digits[i : i + 2], 16) for i in (0, 2, 4))
     return red, green, blue

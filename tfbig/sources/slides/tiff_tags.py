@@ -58,11 +58,7 @@ def check(path: str, tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> None:
 
 
 def scaling_of(text: str) -> dict[str, float]:
-    """Return the scales and offsets in GDAL's XML that change values, such as `{"offset": -0.1}`.
-
-    Args:
-        text: Value of the tag.
-    """
+    """Read the scales and offsets in GDAL's XML that change values, such as `{"offset": -0.1}`."""
     try:
         items = ElementTree.fromstring(text).iter("Item")
     except ElementTree.ParseError:

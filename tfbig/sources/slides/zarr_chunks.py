@@ -89,11 +89,7 @@ def check_array(array: Any, name: str) -> None:
 
 
 def decoded_by_c(array: Any) -> bool:
-    """Return whether a C library decodes the chunks that damage may make end its process.
-
-    Args:
-        array: The zarr array.
-    """
+    """Whether a C library decodes the chunks that damage may make end its process."""
     return any(_name(codec) in _C_CODECS for codec in array.compressors)
 
 
@@ -129,7 +125,7 @@ def check_chunk(array: Any, place: tuple[int, ...], name: str) -> None:
 
 
 def stored_chunks(array: Any) -> npt.NDArray[np.bool_] | None:
-    """Return whether each chunk, or shard, of an array in a folder is stored; zarr stores none of the fill value.
+    """Find the chunks, or shards, of an array in a folder that are stored; zarr stores none of the fill value.
 
     Args:
         array: The zarr array, in a folder.
@@ -161,7 +157,7 @@ def chunks_of_window(array: Any, window: tuple[slice | int, ...]) -> Iterator[tu
 
 
 def _name(codec: Any) -> str:
-    """Return the name of a codec of either version of zarr, such as 'zlib'."""
+    """The name of a codec of either version of zarr, such as 'zlib'."""
     name = getattr(codec, "codec_id", None) or codec.to_dict()["name"]
     return str(name).removeprefix("numcodecs.")
 
@@ -189,7 +185,7 @@ def _chunks(array: Any, file: Path) -> Iterator[bytes]:
 
 
 def _blosc(data: bytes, limit: int) -> int:
-    """Return the decoded size in the header of Blosc 1, which its library enforces.
+    """Read the decoded size in the header of Blosc 1, which its library enforces.
 
     The header states the stored size too. The library believes it: it reads beyond the end of data that is shorter.
     """
@@ -199,12 +195,12 @@ def _blosc(data: bytes, limit: int) -> int:
 
 
 def _lz4(data: bytes, limit: int) -> int:
-    """Return the decoded size that numcodecs writes before the data."""
+    """Read the decoded size that numcodecs writes before the data."""
     return int(struct.unpack("<I", data[:4])[0])
 
 
 def _zstd(data: bytes, limit: int) -> int:
-    """Return the decoded size in the header of a frame (RFC 8878, 3.1.1.1) if it is the only one, or else count it."""
+    """Read the decoded size in the header of a frame (RFC 8878, 3.1.1.1) if it is the only one, or else count it."""
     descriptor = data[4]
     flag, single = descriptor >> 6, descriptor >> 5 & 1
     length = (single, 2, 4, 8)[flag]
@@ -216,12 +212,7 @@ def _zstd(data: bytes, limit: int) -> int:
 
 
 def _end_of_blocks(data: bytes, place: int) -> int:
-    """Return where the blocks of a frame of zstd end (RFC 8878, 3.1.1.2).
-
-    Args:
-        data: The stored chunk.
-        place: Where the first block begins.
-    """
+    """Find where the blocks of a frame of zstd end (RFC 8878, 3.1.1.2); the first begins at `place`."""
     is_last = False
     while not is_last:
         head = int.from_bytes(data[place : place + 3], "little")
@@ -235,7 +226,7 @@ def _count_zstd(data: bytes, limit: int) -> int:
 
 
 def _counted(open_stream: Callable[[io.BytesIO], Any]) -> Callable[[bytes, int], int]:
-    """Return a function that decompresses a stream in pieces, up to the limit, and counts the bytes."""
+    """A function that decompresses a stream in pieces, up to the limit, and counts the bytes."""
 
     def count(data: bytes, limit: int) -> int:
         total = 0
@@ -248,7 +239,7 @@ def _counted(open_stream: Callable[[io.BytesIO], Any]) -> Callable[[bytes, int],
 
 
 def _zlib(data: bytes, limit: int) -> int:
-    """Return the decoded size, or more than the limit."""
+    """The decoded size, or more than the limit."""
     stream = zlib.decompressobj()
     return len(stream.decompress(data, limit + 1))
 

@@ -21,7 +21,7 @@ DECOMPRESSORS: dict[str, Callable[[], Any]] = {
 
 
 def beginning(path: PathLike, count: int, kind: str = "gzip", start: int = 0) -> bytes:
-    """Return the first decompressed bytes of a file; they are not checked.
+    """Decompress the first bytes of a file; they are not checked.
 
     Args:
         path: The file.
@@ -41,7 +41,7 @@ def beginning(path: PathLike, count: int, kind: str = "gzip", start: int = 0) ->
 
 
 def length(path: PathLike, kind: str = "gzip", start: int = 0) -> int:
-    """Return the number of decompressed bytes of a file, which are all decompressed for it.
+    """Count the decompressed bytes of a file, which are all decompressed for it.
 
     Args:
         path: The file.
@@ -57,7 +57,7 @@ def length(path: PathLike, kind: str = "gzip", start: int = 0) -> int:
 def chunks(
     path: PathLike, num_bytes: int, kind: str = "gzip", start: int = 0, skip: int = 0
 ) -> Iterator[memoryview]:
-    """Return decompressed bytes; what follows them is decompressed too, because the check sum of all is behind it.
+    """Decompress bytes; what follows them is decompressed too, because the check sum of all is behind it.
 
     Args:
         path: The file.

@@ -88,7 +88,7 @@ def header_like(volume: Volume, like: Volume) -> Any:
 
 
 def _new_header(like: Volume) -> Any:
-    """Return a header with the affine of a volume, or its spacing."""
+    """Make a header with the affine of a volume, or its spacing."""
     library = nifti.nibabel
     kind = library.Nifti2Header if max(like.shape) > LARGEST else library.Nifti1Header
     header = kind()
@@ -104,7 +104,7 @@ def _new_header(like: Volume) -> Any:
 
 
 def _columns_first(affine: Affine) -> Any:
-    """Return an affine from columns, rows and planes, the order of the file."""
+    """Reorder an affine to columns, rows and planes, the order of the file."""
     return np.array(affine)[:, [2, 1, 0, 3]]
 
 

@@ -152,10 +152,7 @@ class ArrayVolume(Volume):
 
 
 def volume_of(array: npt.NDArray[Any]) -> Volume:
-    """Return the volume of an array, in memory or memory-mapped.
-
-    Args:
-        array: `[D, H, W, C]`.
+    """Make a volume of an array `[D, H, W, C]`, in memory or memory-mapped.
 
     Raises:
         SourceError: The array is no volume, or its file does not store it plane after plane.
@@ -181,7 +178,7 @@ def scratch(
     name: str,
     places: Iterable[int] | None = None,
 ) -> File:
-    """Return a file without a name that holds decoded samples; the system deletes it when it is closed.
+    """Write decoded samples into a file without a name; the system deletes it when it is closed.
 
     It lies in the temporary folder, which the variable TMPDIR sets.
 

@@ -88,7 +88,7 @@ class Resampled(VolumeView):
     def _converted(
         self, part: RowArray, taps: Sequence[Taps], starts: Sequence[int]
     ) -> npt.NDArray[Any]:
-        """Return voxels of the result, from voxels of the volume that begin at `starts`."""
+        """Compute voxels of the result, from voxels of the volume that begin at `starts`."""
         if self._nearest:
             index = [tap.first - start for tap, start in zip(taps, starts, strict=True)]
             return np.asarray(part[np.ix_(*index)])
@@ -167,7 +167,7 @@ class PaddedVolume(VolumeView):
 
 
 def size_at(volume: Volume, spacing: Spacing) -> tuple[int, int, int]:
-    """Return planes, rows and columns of a volume at another spacing.
+    """Planes, rows and columns of a volume at another spacing.
 
     Args:
         volume: The volume.
@@ -195,7 +195,7 @@ def size_at(volume: Volume, spacing: Spacing) -> tuple[int, int, int]:
 
 
 def at_spacing(volume: Volume, spacing: Spacing, nearest: bool = False) -> Volume:
-    """Return a volume resampled to a spacing, as `Resampled` does; unchanged if it has it.
+    """Resample a volume to a spacing, as `Resampled` does; unchanged if it has it.
 
     The size is rounded to whole voxels over the same extent, so the spacing of the result is nearly that asked for.
 
@@ -249,7 +249,7 @@ def _orientations(one: VoxelGrid, other: VoxelGrid) -> str:
 
 
 def _taps(window: tuple[int, int], factor: float, extent: int, nearest: bool) -> Taps:
-    """Return the weights for voxels `window` of an axis whose voxels are `factor` times as large."""
+    """The weights for voxels `window` of an axis whose voxels are `factor` times as large."""
     centre = (np.arange(*window) + 0.5) * factor - 0.5
     if nearest or factor == 1:
         first = np.clip(np.floor(centre + 0.5), 0, extent - 1).astype(np.int64)
@@ -263,7 +263,7 @@ def _taps(window: tuple[int, int], factor: float, extent: int, nearest: bool) ->
 
 
 def _window(taps: Taps, extent: int) -> tuple[int, int]:
-    """Return the voxels that weights need."""
+    """The voxels that weights need."""
     last = int(taps.first.max()) + taps.weights.shape[1]
     start = min(max(int(taps.first.min()), 0), extent - 1)
     return start, max(min(last, extent), start + 1)
@@ -272,7 +272,7 @@ def _window(taps: Taps, extent: int) -> tuple[int, int]:
 def _interpolated(
     part: npt.NDArray[np.float64], taps: Taps, start: int, axis: int
 ) -> npt.NDArray[np.float64]:
-    """Return the weighted sums along an axis; the voxels beyond the edges are those at the edges.
+    """Sum with weights along an axis; the voxels beyond the edges are those at the edges.
 
     One weight after the other, so that a sum has the same order whatever is read.
     """
