@@ -260,7 +260,7 @@ class InstanceLoss(keras.losses.Loss):
         if len(y_true.shape) != 1 and tuple(y_true.shape[1:]) != (1,):
             raise ValueError(f"labels of shape {tuple(y_true.shape)}; expected [N] or [N, 1].")
         exists = ops.stop_gradient(y_pred[..., 0]) > NEVER / 2
-        margin = ops.where(exists, y_pred[..., 0] - y_pred[..., 1], 0)  # of target 1
+        margin = ops.where(exists, y_pred[..., 0] - y_pred[..., 1], 0)  # margin of target 1
         exists = ops.cast(exists, margin.dtype)
         half = y_pred.shape[2] // 2
         signs = ops.cast(ops.concatenate([ops.ones(half), -ops.ones(half)]), margin.dtype)

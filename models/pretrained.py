@@ -32,7 +32,7 @@ IMAGENET = {
 NOT_WEIGHTS = ("num_batches_tracked", "mask_token", "masked_embed")
 """Endings of keys that no network uses: torch counts batches, and masks patches in training."""
 OUTSIDE = "../"
-"""What is put before the names of layers outside the network, such as those of its code."""
+"""Prefix of the names of layers outside the network, such as the layer of its code."""
 CLASSIFIERS = ("fc.", "classifier.", "head.", "pooler.", "layers/dense/", OUTSIDE)
 """Beginnings of keys that a network without its top does not use."""
 KINDS = {
@@ -55,9 +55,9 @@ NORMS = (
 POSITIONS = "pos_embed"
 """Key of position embeddings."""
 TRUNK = "trunk."
-"""What CONCH puts before the names of its vision transformer."""
+"""Prefix that CONCH gives the names of its vision transformer."""
 WRAPPED = "layers/functional/"
-"""What Keras puts before the names of a model inside a model."""
+"""Prefix that Keras gives the names of a model inside a model."""
 
 Variables: TypeAlias = dict[str, tuple[keras.Variable, tuple[int, ...]]]
 """By the key of a file: a variable, and the order of the file's axes in it."""

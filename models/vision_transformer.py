@@ -528,7 +528,7 @@ RENAMED = (
     (r"\.mlp\.weights_out\.", ".mlp.fc2."),
     (r"\.layer_scale([12])\.lambda1$", r".ls\1.gamma"),
 )
-"""Patterns in the keys of `ViTModel` and `Dinov2Model` of transformers, in order, and what stands for them in timm."""
+"""Patterns in the keys of `ViTModel` and `Dinov2Model` of transformers, in order, and their names in timm."""
 
 
 def from_transformers(arrays: Arrays) -> Arrays:

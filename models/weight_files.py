@@ -64,7 +64,7 @@ def read(path: str | Path) -> Arrays:
 def _read_npz(path: Path) -> Arrays:
     """Read the arrays of numbers in a file of `np.savez`; their sizes are compared with the file's first."""
     with zipfile.ZipFile(path) as archive:
-        parts = {part.filename: part for part in archive.infolist()}  # the last one of each name
+        parts = {part.filename: part for part in archive.infolist()}  # the last part of each name
         check_size(path, sum(part.file_size for part in parts.values()), "its arrays")
         arrays = {
             name.removesuffix(".npy"): _read_npy(archive, part)

@@ -113,7 +113,7 @@ TASKS: Final[Mapping[str, TaskDeclaration]] = {
 DEFAULT: Final = next(iter(TASKS))
 """The task that is trained without `--task`."""
 UNKNOWN: Final = TaskDeclaration("", "", "", "", "")
-"""What stands for the task of a run of another version."""
+"""Declaration of a task that this version does not have."""
 
 
 def declared(name: object) -> TaskDeclaration:

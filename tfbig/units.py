@@ -9,9 +9,9 @@ ITEMSIZE |= {"int32": 4, "float32": 4, "int64": 8, "float64": 8}
 
 
 WORD = 8
-"""Bytes of a word, of which rows of images on an accelerator consist."""
+"""Bytes of a word; rows of images on an accelerator consist of whole words."""
 ALIGNMENT = 64
-"""Bytes; TensorFlow copies an array of host memory that starts at an address that is no multiple."""
+"""Alignment in bytes; TensorFlow copies an array of host memory whose address is no multiple of it."""
 
 
 def aligned(size: int) -> int:

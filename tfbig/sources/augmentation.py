@@ -37,7 +37,7 @@ _samples: WeakKeyDictionary[Source, npt.NDArray[np.uint8]] = WeakKeyDictionary()
 _moved: WeakKeyDictionary[Source, tuple[Background, tuple[Any, ...], Background]] = (
     WeakKeyDictionary()
 )
-"""Background of images, how it was moved last, and the result: a handle is resolved for every strip that is read."""
+"""Background of each image, the change that moved it last, and the result, since every strip resolves a handle."""
 
 
 @dataclass(frozen=True)

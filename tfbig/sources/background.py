@@ -12,7 +12,7 @@ from tfbig.geometry.background import Background, BoolArray
 from tfbig.sources.source import RowArray, Source
 
 SMALLEST: Final = 2**20
-"""Pixels of an image below which the background that its file or its padding has is not looked for."""
+"""Fewest pixels of an image in whose file or padding background is looked for."""
 _GAP: Final = 256
 """Fewest columns of background between two areas that are read one after the other, not at once."""
 

@@ -63,7 +63,7 @@ def read(path: PathLike) -> tuple[list[str], list[Line]]:
         first = file.readline()
         file.seek(0)
         counts = {mark: len(next(csv.reader([first], delimiter=mark), ())) for mark in SEPARATORS}
-        separator = max(SEPARATORS, key=counts.__getitem__)  # of equal ones the first
+        separator = max(SEPARATORS, key=counts.__getitem__)  # the first of equal ones
         columns, *rows = [*lines(_text(file), separator)] or [Line(1, [])]
     return columns.cells, [_whole(row, len(columns.cells), separator) for row in rows]
 

@@ -22,10 +22,10 @@ from tfbig.sources.volumes.opening import describe_volume
 from tfbig.sources.volumes.volume import Box, Turned, Volume
 
 TURNED: Final = "?axes="
-"""What a handle of a volume ends with, before its axes in another order: `tfbig:7?axes=102`."""
+"""Text between the handle of a volume and its axes in another order: `tfbig:7?axes=102`."""
 _IMAGES: Final = OpenFiles()
 _VOLUMES: Final = OpenFiles(128, lambda: shutil.disk_usage(tempfile.gettempdir()).free)
-"""Volumes, of which compressed ones have decoded samples in the temporary folder, as large as what is free there."""
+"""Open volumes: decoded samples of compressed ones take space in the temporary folder, at most what is free there."""
 
 
 def resolve(handle: str) -> Readable:

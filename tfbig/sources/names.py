@@ -34,7 +34,7 @@ _BEFORE: Final = ".ome"
 """What a format may have before its suffix, as in `slide.ome.tif`."""
 _SPREADSHEET: Final = re.compile(r"(\d+)[.,]0+")
 _MOST_NEAR: Final = 5000
-"""Most names that are searched for one that is alike."""
+"""Most names among which a similar one is looked for."""
 
 EXACT, ITS_SUFFIX, OTHER_SUFFIX, NUMBER = range(4)
 """How a name was matched, from best to worst."""

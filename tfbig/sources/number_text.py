@@ -10,7 +10,7 @@ _DECIMAL_COMMA: Final = re.compile(r"([+-]?)(\d*),(\d+)([eE][+-]?\d+)?")
 _POINTS_AND_COMMA: Final = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+,\d+([eE][+-]?\d+)?")
 """Points between thousands, and then a comma, as in 1.234,56."""
 _THOUSANDS: Final = re.compile(r"[1-9]\d{0,2}")
-"""What stands before a comma between thousands."""
+"""Digits before a comma between thousands."""
 
 
 def number(text: str, thousands: bool = True) -> float:

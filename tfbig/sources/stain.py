@@ -66,7 +66,7 @@ class Macenko:
     stains: tuple[Numbers, Numbers]
     strongest: Numbers
     reference: ClassVar[Macenko]
-    """Those of the code of Macenko et al."""
+    """The stains in the code of Macenko et al."""
 
     @classmethod
     def of(cls, pixels: Pixels) -> Macenko:
@@ -131,7 +131,7 @@ class Reinhard:
     mean: Numbers
     deviation: Numbers
     reference: ClassVar[Reinhard]
-    """Those of `CMU-1-Small-Region.svs`, a public H&E slide of OpenSlide's test data, by `tfbig.tissue.find_stains`."""
+    """Colours of `CMU-1-Small-Region.svs`, a public H&E slide of OpenSlide's test data, by `find_stains`."""
 
     @classmethod
     def of(cls, pixels: Pixels) -> Reinhard:

@@ -54,7 +54,7 @@ def _try(kind: str, name: str, text: str, size: int, time_ns: int) -> None:
 
 _check: Final = lru_cache(maxsize=2**14)(_try)
 _check_text: Final = lru_cache(maxsize=16)(_try)
-"""The same for texts, which are kept with their results and may be long."""
+"""`_try` for texts, which are kept with their results and may be long."""
 
 
 class _Process:
@@ -109,7 +109,7 @@ class _Process:
                 stdout=pipe,
                 stderr=self._errors,
                 text=True,
-                env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # each takes address space
+                env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # each thread takes address space
             )
         return self._child
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 MOST_BYTES = 2**31
-"""Memory for a file, above what the process has."""
+"""Memory that a file may take, beyond that of the process."""
 MOST_CHUNK_BYTES = 2**29
 """Largest chunk of a dataset that is read; HDF5 decompresses it whole, and holds both forms at once."""
 NO_FILTER = ("can't open directory", "plugin", "not registered")
@@ -60,12 +60,12 @@ class Part(io.RawIOBase):
 
 
 def open_keras(name: str) -> str:
-    """Do the same with the weights in a `.keras` file, and compare their sizes with that of the file."""
+    """Open the weights in a `.keras` file as HDF5, and compare their sizes with that of the file."""
     import h5py
 
     with zipfile.ZipFile(name) as archive, open(name, "rb") as file:
         info = archive.getinfo("model.weights.h5")
-        if info.compress_type:  # Keras does not
+        if info.compress_type:  # Keras does not compress it
             weights: Any = io.BytesIO(archive.read(info))
         else:
             file.seek(info.header_offset + 26)
@@ -175,7 +175,7 @@ def open_zarr(name: str) -> str:
 
 def limit_memory() -> None:
     """Limit the memory to `MOST_BYTES` above what the process holds."""
-    with suppress(ValueError, OSError):  # a lower limit, or a system without this one
+    with suppress(ValueError, OSError):  # the system has a lower limit, or none of this kind
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + MOST_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))

@@ -219,7 +219,7 @@ def write_npy(
             raise cannot_open(target, error) from error
         with file:
             writer = NpyWriter(file, extents, np.dtype(dtype), axis)
-            writer.path = os.fspath(target)  # as errors name it
+            writer.path = os.fspath(target)  # the name in errors
             yield writer
             writer._check_complete()
 

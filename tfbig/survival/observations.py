@@ -93,7 +93,7 @@ def known_values(data: Any) -> np.ndarray | None:
     """The values of an array, a list or an eager tensor; None for a tensor of a graph."""
     try:
         return np.asarray(data)
-    except NotImplementedError:  # which TensorFlow raises
+    except NotImplementedError:  # TensorFlow raises it
         return None
 
 

@@ -41,7 +41,7 @@ SERVERS: Final = (
 )  # fmt: skip
 """Drivers that read from servers, or run programs."""
 _NO_PROXY: Final = "off://0"
-"""Of a kind that does not exist, so that nothing connects to it."""
+"""Proxy of a kind that does not exist, so that nothing connects to it."""
 _ENVIRONMENT: Final = {
     "CPL_VSIL_CURL_ALLOWED_FILENAME": "none",
     "GDAL_HTTP_PROXY": _NO_PROXY,
@@ -58,7 +58,7 @@ _SIGNATURES: Final = {
 }
 """First bytes of files by driver."""
 _IMAGES: Final = (".ovr", ".msk")
-"""Endings of names, after that of an image, of its overviews and mask."""
+"""Endings that overviews and masks have after the name of their image."""
 _NOTES: Final = (
     ".aux.xml",
     ".tfw",
@@ -72,7 +72,7 @@ _NOTES: Final = (
     ".imd",
     "_rpc.txt",
 )
-"""Endings of names, with or without the suffix of the image, of texts about it."""  # fmt: skip
+"""Endings of texts about an image, after its name with or without its suffix."""  # fmt: skip
 _LEADING: Final = ("OVERVIEWS", "ProxyOverviewRequest")
 """Domains of metadata in which a file names others."""
 

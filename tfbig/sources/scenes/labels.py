@@ -320,7 +320,7 @@ def _check_coordinates(path: PathLike, table: Any) -> None:
     """Raise SourceError where outlines have vertices without a place on the scene's map."""
     with untrusted.reading(path, "cannot be placed on the scene"):
         bounds = shapely.bounds(table.geometry.to_numpy())
-    if not (np.abs(bounds) < _MOST_COORDINATE).all():  # also of NaN
+    if not (np.abs(bounds) < _MOST_COORDINATE).all():  # also refuses NaN
         raise SourceError(
             f"{path}: an outline reaches beyond the map of the scene, to coordinates that are no numbers or larger "
             f"than {_MOST_COORDINATE:g}. Cut the outlines to the area of the scene."

@@ -31,13 +31,13 @@ _BESIDE: Final = {
     ".shp": (".shx", ".dbf", ".prj", ".cpg", ".qix", ".sbn", ".sbx", ".idm", ".ind", ".qpj"),
     ".gpkg": (".gpkg-wal", ".gpkg-shm", ".gpkg-journal"),
 }
-"""Endings of the files that belong to one."""
+"""Endings of the files that belong to a file of outlines, by its suffix."""
 _NAME: Final = re.compile(rb'(?<!\\)"((?:[^"\\]|\\.){0,300})"\s*:')
 _CRS: Final = re.compile(
     rb"([\"'])(?:c|\\u00[46]3)(?:r|\\u00[57]2)(?:s|\\u00[57]3)\1\s*(?:(/)|:\s*([{/]))",
     re.IGNORECASE,
 )
-"""The name of a coordinate system that is an object; names have any case and may be written as numbers of letters."""
+"""A member `crs` of GeoJSON that is an object; its name has any case, and letters may be written as their numbers."""
 _MOST_SYSTEMS: Final = 100
 _MOST_CRS: Final = 2**16
 

@@ -16,7 +16,7 @@ MOST_BYTES: Final = 2**26
 MOST_DEPTH: Final = 16
 """Deepest nesting of elements."""
 Source = Callable[[Path], tuple[str, tuple[int, int] | None]]
-"""Checks a file, and returns its name for GDAL, and its rows and columns where they are known."""
+"""Function that checks a file, and returns its name for GDAL, and its rows and columns where they are known."""
 
 
 def _by_lower_case(*names: str) -> dict[str, str]:

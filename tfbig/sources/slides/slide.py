@@ -32,7 +32,7 @@ TOLERANCE = 0.01
 ENLARGED = 1.25
 """How much finer than level 0 a requested pixel size may be: slides of one scanner differ by a few percent."""
 MEASURED = 2**20
-"""Fewest pixels of the level of which percentiles are computed, if there is one with as many."""
+"""Percentiles are computed on the coarsest level with at least so many pixels, if there is one."""
 _BLOCK_ROWS = 256
 
 

@@ -215,7 +215,7 @@ def layout_of_page(file: File, page: tifffile.TiffPage | tifffile.TiffFrame) -> 
         SourceError: It cannot be decoded in strips, or is truncated.
     """
     first = page.keyframe
-    assert first is not None  # of a frame, tifffile keeps no more than the places of its samples
+    assert first is not None  # of other frames, tifffile keeps only the places of the samples
     _check_decodable(file.path, first)
     layout = _layout(file.path, first)
     if isinstance(page, tifffile.TiffFrame):
@@ -286,7 +286,7 @@ def _check_stack(file: File, page: tifffile.TiffPage) -> None:
 
 def _check_end(file: File, tiff: tifffile.TiffFile) -> None:
     """Raise SourceError if the list of pages goes on after the end of the file, where tifffile ends it silently."""
-    if len(tiff.pages) and not tiff.is_ndpi:  # whose offsets are in two parts
+    if len(tiff.pages) and not tiff.is_ndpi:  # offsets of NDPI are in two parts
         place = tiff.pages.next_page_offset
         data = file.read(place, tiff.tiff.offsetsize) if place else b""
         following = int.from_bytes(data, "little" if tiff.byteorder == "<" else "big")

@@ -17,7 +17,7 @@ from tfbig.sources.rules import Rule
 GDAL_METADATA: Final = 42112
 """Number of the tag of GDAL's metadata, XML."""
 Check = Callable[[tifffile.TiffFile, tifffile.TiffPage], str]
-"""Returns what is wrong with a tag of a page, or an empty text."""
+"""Function that says what is wrong with a tag of a page, or returns an empty text."""
 
 
 class ScaledError(SourceError):

@@ -34,7 +34,7 @@ from tfbig.sources.source import RowArray, Source
 zarr = Package("zarr")
 
 _MAX_CHECKED = 2**18
-"""Number of chunks that are remembered as checked, some 50 MB."""
+"""Most chunks that are remembered as checked, in some 50 MB."""
 _UM_PER_UNIT = {
     "angstrom": 1e-4,
     "nanometer": 1e-3,

@@ -32,7 +32,7 @@ MIN_CHUNK_BYTES: Final = 2**12
 """Smallest accepted size of a decoded chunk, if there are more than `MAX_SMALL_CHUNKS`: each takes zarr some 0.1 ms."""
 MAX_SMALL_CHUNKS: Final = 10**6
 MAX_LISTED: Final = 2**17
-"""Largest number of chunks of which each is looked for, in about two seconds."""
+"""Most chunks that are looked for one by one, which takes about two seconds."""
 _SLACK: Final = 2**16
 """Bytes by which a decoded chunk may exceed its array: some codecs add checksums."""
 _FILTERS: Final = frozenset(

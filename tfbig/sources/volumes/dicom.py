@@ -134,7 +134,7 @@ def is_series(path: PathLike) -> bool:
     try:
         with _reading(first):
             return str(_read(first, ["SOPClassUID"]).get("SOPClassUID", "")) != WHOLE_SLIDE
-    except SourceError:  # which is raised again when the series is opened
+    except SourceError:  # raised again when the series is opened
         return True
 
 
@@ -304,7 +304,7 @@ def _kind(data: Any, path: Path) -> tuple[int, int, int, str]:
 def _code(data: Any) -> str:
     """NumPy's code of the dtype of a sample."""
     bits = max(int(data.get("BitsAllocated", 16)), 8)
-    signed = data.get("PixelRepresentation")  # which real numbers do not have
+    signed = data.get("PixelRepresentation")  # real numbers have none
     kind = "f" if signed is None and bits > 16 else "i" if signed else "u"
     return f"{kind}{bits // 8}"
 

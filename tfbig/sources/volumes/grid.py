@@ -45,7 +45,7 @@ class VoxelGrid:
             affine: `[4, 4]`, as in `VoxelGrid`.
         """
         matrix = np.asarray(affine, np.float64)
-        with np.errstate(all="ignore"):  # of numbers that are too large or none
+        with np.errstate(all="ignore"):  # of infinite numbers and NaN
             lengths = np.linalg.norm(matrix[:3, :3], axis=0)
             skewed = abs(np.linalg.det(matrix[:3, :3] / lengths))
         if not np.isfinite([*matrix.ravel(), *lengths]).all() or not skewed >= 1e-6:

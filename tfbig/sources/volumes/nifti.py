@@ -135,7 +135,7 @@ def _grid(header: Any) -> VoxelGrid:
     factor = MM_PER_UNIT.get(int(header["xyzt_units"]) & SPACE_UNIT, 1.0)
     try:
         coded = next((f() for f in (header.get_sform, header.get_qform) if f(coded=True)[1]), None)
-    except Exception:  # a quaternion that is none
+    except Exception:  # the quaternion is invalid
         coded = None
     if coded is not None:
         affine = np.array(coded, np.float64)

@@ -52,7 +52,7 @@ SPACES: Final = {
     "left-anterior-superior": "LAS",
     "left-posterior-superior": "LPS",
 }
-"""Spaces of three axes that are those of the patient, which are also named by their letters."""
+"""Letters of spaces whose three axes are those of the patient, by name; the letters may be the name too."""
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def files_of(path: PathLike) -> list[Path]:
         return [*found, *sorted(found[0].iterdir())]
     try:
         return [*found, read_header(path).file] if _reader(path) is NRRD else found
-    except SourceError:  # which is raised again when the volume is opened
+    except SourceError:  # raised again when the volume is opened
         return found
 
 

@@ -210,7 +210,7 @@ def scratch(
                     temporary.seek(place)
                     written += temporary.write(part)
             temporary.flush()
-        except SourceError:  # of the parts; it is an OSError too
+        except SourceError:  # raised by the parts; it is an OSError too
             raise
         except OSError as error:
             raise SourceError(
