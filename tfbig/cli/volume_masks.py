@@ -48,8 +48,7 @@ def predict(
     if prediction.shape[:3] != image.shape[:3]:
         raise SourceError(
             f"{volume.name}: the network maps {image.shape[:3]} voxels to {prediction.shape[:3]}; expected as many. "
-            "Use a "
-            "network that pads."
+            "Use a network that pads."
         )
     return preparation.restored(prediction, volume)
 

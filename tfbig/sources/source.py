@@ -413,8 +413,7 @@ def _sample_dtype(dtype: npt.DTypeLike, name: str) -> np.dtype[Any]:
     native = np.dtype(dtype).newbyteorder("=")
     if native.kind not in "buif":
         raise SourceError(
-            f"{name}: has dtype {native}; expected a boolean, integer or real dtype. "
-            "Convert it, to uint8 if you can."
+            f"{name}: has dtype {native}; expected a boolean, integer or real dtype. Convert it, to uint8 if you can."
         )
     return native
 
@@ -432,7 +431,7 @@ def interval(
     start, stop = (0, extent) if interval is None else interval
     if not 0 <= start < stop <= extent:
         raise IndexError(
-            f"{name}: {axis} {start}:{stop} requested, but the image has {axis} "
-            f"0:{extent}. Request 0 <= start < stop <= {extent}."
+            f"{name}: {axis} {start}:{stop} requested, but the image has {axis} 0:{extent}. Request 0 <= start < stop "
+            f"<= {extent}."
         )
     return start, stop

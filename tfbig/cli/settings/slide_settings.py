@@ -129,8 +129,7 @@ class ModelSettings:
         positional=True,
         metavar="MODEL",
         help="run folder of train, or .keras file; from images to masks or classes, from volumes to masks, or from "
-        "bags "
-        "of tiles or features to classes, or to what --target of the run was",
+        "bags of tiles or features to classes, or to what --target of the run was",
     )
 
 
@@ -229,8 +228,7 @@ class PredictSettings(
     slides: tuple[str, ...] = flag(
         REQUIRED,
         help="slides, folders of slides, or tables of slides, *.csv with a column slide_id and optional path; for a "
-        "network "
-        "of volumes NIfTI or NRRD files, folders of them or of a DICOM series",
+        "network of volumes NIfTI or NRRD files, folders of them or of a DICOM series",
     )
     mpp: float | None = flag(help="resolution of the network's input in micrometres per pixel")
     level: int | None = flag(

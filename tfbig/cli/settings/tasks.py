@@ -54,10 +54,7 @@ class SegmentationSettings(
     """Train the gigapixel U-Net to tell tissue from background on whole slides."""
 
     SECTION = "data"
-    EXAMPLE = (
-        "--mode offload --data my_slides --crop 16000x64000 --device-memory 1GB "
-        "--epochs 20 --out runs/mine"
-    )
+    EXAMPLE = "--mode offload --data my_slides --crop 16000x64000 --device-memory 1GB --epochs 20 --out runs/mine"
 
     task: str = "segmentation"
     mode: str = flag(
@@ -232,8 +229,8 @@ class MILSettings(
 
     SECTION = "data"
     EXAMPLE = (
-        "--task mil --model transmil --bags folder --data my_bags --encoder resnet18 "
-        "--mode accumulate --instances-at-once 32 --out runs/mine"
+        "--task mil --model transmil --bags folder --data my_bags --encoder resnet18 --mode accumulate "
+        "--instances-at-once 32 --out runs/mine"
     )
 
     task: str = "mil"
@@ -326,8 +323,8 @@ class ImageSettings(
 
     SECTION = "data"
     EXAMPLE = (
-        "--task images --data my_images --encoder resnet18 --head linear "
-        "--encoder-weights imagenet --batch-size 1 --epochs 30 --out runs/mine"
+        "--task images --data my_images --encoder resnet18 --head linear --encoder-weights imagenet --batch-size 1 "
+        "--epochs 30 --out runs/mine"
     )
 
     task: str = "images"

@@ -139,7 +139,9 @@ class _VendorLevel(Source):
         with reading(handle.name, "cannot be read by OpenSlide"):
             slide = handle.slide()
             self._step = float(slide.level_downsamples[level])
-            self._properties = dict(slide.properties)  # a copy: after an error in a thread, the original raises
+            self._properties = dict(
+                slide.properties
+            )  # a copy: after an error in a thread, the original raises
             self._blank = np.array(_background(self._properties), np.uint8)
         self._threads = min(8, os.cpu_count() or 1)
 
@@ -189,9 +191,7 @@ class _VendorLevel(Source):
         try:
             region = slide.read_region((column, row), self._level, (size[1], size[0]))
             return _opaque(np.asarray(region), self._blank)
-        except (
-            Exception
-        ) as error:  # an error of OpenSlide, perhaps in another thread, or of memory
+        except Exception as error:  # an error of OpenSlide, perhaps in another thread, or of memory
             self._slide.forget()
             where = f"rows {corner[0]}:{corner[0] + size[0]} from column {corner[1]}"
             raise SourceError(
