@@ -22,7 +22,7 @@ from tfbig.models import encoders
 from tfbig.models.pathology_encoders import PATHOLOGY_ENCODERS
 from tfbig.sources import Bag, Resized
 
-READERS = 4
+READER_THREADS = 4
 """Threads that read and decode tiles."""
 SEED = 0
 """Seed of random weights, so that all shards have the same."""
@@ -94,12 +94,12 @@ def _read_ahead(tiles: Bag, at_once: int) -> Iterator[tuple[int, npt.NDArray[Any
     """Yield batches of a bag in order, while threads read the next ones."""
     count = tiles.shape[0]
     starts = iter(range(0, count, at_once))
-    with ThreadPoolExecutor(READERS, "tfbig-tiles") as pool:
+    with ThreadPoolExecutor(READER_THREADS, "tfbig-tiles") as pool:
 
         def ahead(start: int) -> tuple[int, Any]:
             return start, pool.submit(tiles.read, start, min(start + at_once, count))
 
-        waiting = deque(map(ahead, islice(starts, READERS)))
+        waiting = deque(map(ahead, islice(starts, READER_THREADS)))
         while waiting:
             start, batch = waiting.popleft()
             read = batch.result()

@@ -17,7 +17,7 @@ from tfbig.sources import Source
 from tfbig.system import progress
 from tfbig.units import counted
 
-SIDE: Final = 4096
+REDUCED_SIDE: Final = 4096
 """Longer side of the reduced image from which outlines are computed."""
 SMOOTHING: Final = 0.75
 """Maximum distance in pixels of an outline from the edges of pixels: steps of one pixel become slopes."""
@@ -43,7 +43,7 @@ class Regions(NamedTuple):
     filled: int = 0
 
 
-def small_labels(labels: Source, side: int = SIDE) -> tuple[Labels, int]:
+def small_labels(labels: Source, side: int = REDUCED_SIDE) -> tuple[Labels, int]:
     """Reduce labels to the most frequent class of each block of pixels, the lower class in a tie.
 
     `labels` are class numbers `[H, W, 1]` of an integer dtype, read once, strip by strip. The result, `[h, w]`, has

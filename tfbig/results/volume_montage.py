@@ -18,7 +18,7 @@ from tfbig.sources import Volume
 
 PLANES: Final = 48
 """Most planes of a montage."""
-SIDE: Final = 320
+PLANE_SIDE: Final = 320
 """Longer side of a plane of a montage, in pixels."""
 GAP: Final = 4
 """Pixels between planes."""
@@ -97,7 +97,7 @@ def _size(volume: Volume) -> tuple[int, int]:
     """The rows and columns of a plane in a montage, as its spacing shapes it."""
     spacing = volume.spacing or (1.0, 1.0, 1.0)
     tall, wide = (n * side for n, side in zip(volume.shape[1:3], spacing[1:], strict=True))
-    scale = SIDE / max(tall, wide)
+    scale = PLANE_SIDE / max(tall, wide)
     return max(round(tall * scale), 1), max(round(wide * scale), 1)
 
 

@@ -42,7 +42,7 @@ GREY: Final = (3, 230)
 """Range of the grey values of tissue, both ends excluded, from the Big-Layers papers (section 4)."""
 MPP: Final = 8.0
 """Micrometres per pixel of the image that a mask is computed from, if the pixel size of the slide is known."""
-SIDE: Final = 2048
+MASK_SIDE: Final = 2048
 """Longer side of the image that a mask is computed from, in pixels, if the pixel size of the slide is unknown."""
 DARK: Final = 64
 """Median grey value below which the background of a slide is not glass."""
@@ -336,7 +336,7 @@ def small_step(slide: Slide) -> float:
     """The width of a pixel of the image that a mask is computed from, in pixels of level 0."""
     if slide.mpp is not None and is_plausible(slide.mpp):
         return max(2 * MPP / sum(slide.mpp), 1.0)
-    return max(max(slide.shape[:2]) / SIDE, 1.0)
+    return max(max(slide.shape[:2]) / MASK_SIDE, 1.0)
 
 
 def _otsu_mask(image: npt.NDArray[Any], dark: bool, name: str) -> Mask:

@@ -25,7 +25,7 @@ from tfbig.system import output_folder
 rasterio, rasterio_shutil = Package("rasterio"), Package("rasterio.shutil")
 
 TILE: Final = 512
-SIDE: Final = 4096
+BLOCK_SIDE: Final = 4096
 """Rows and columns of a block, which is written at once."""
 
 Rectangle = tuple[tuple[int, int], tuple[int, int]]
@@ -88,7 +88,7 @@ class BlockWriter:
     """
 
     def __init__(
-        self, path: PathLike, form: Format, identity: Mapping[str, Any], side: int = SIDE
+        self, path: PathLike, form: Format, identity: Mapping[str, Any], side: int = BLOCK_SIDE
     ) -> None:
         self.path, self.form, self.side = Path(path), form, side
         known = {"tile": side, "form": repr(form), **identity}

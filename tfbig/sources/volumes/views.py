@@ -19,7 +19,7 @@ SAME_PLACE = 0.1
 """Largest distance between the corners of volumes on the same grid, as a share of the shortest side of a voxel."""
 
 
-class Taps(NamedTuple):
+class Interpolation(NamedTuple):
     """Weights of resampling along one axis.
 
     Args:
@@ -78,7 +78,9 @@ class Resampled(VolumeView):
         ]
         out = np.empty([*(stop - start for start, stop in box), self.shape[3]], self.dtype)
         for plane in range(len(out)):
-            single = Taps(taps[0].first[plane : plane + 1], taps[0].weights[plane : plane + 1])
+            single = Interpolation(
+                taps[0].first[plane : plane + 1], taps[0].weights[plane : plane + 1]
+            )
             planes = _window(single, self._inner.shape[0])
             part = self._inner.read_box(planes, windows[1], windows[2])
             starts = (planes[0], windows[1][0], windows[2][0])
@@ -86,7 +88,7 @@ class Resampled(VolumeView):
         return out
 
     def _converted(
-        self, part: RowArray, taps: Sequence[Taps], starts: Sequence[int]
+        self, part: RowArray, taps: Sequence[Interpolation], starts: Sequence[int]
     ) -> npt.NDArray[Any]:
         """Compute voxels of the result, from voxels of the volume that begin at `starts`."""
         if self._nearest:
@@ -248,21 +250,21 @@ def _orientations(one: VoxelGrid, other: VoxelGrid) -> str:
     return f"orientations {one.orientation or 'unknown'} and {other.orientation or 'unknown'}"
 
 
-def _taps(window: tuple[int, int], factor: float, extent: int, nearest: bool) -> Taps:
+def _taps(window: tuple[int, int], factor: float, extent: int, nearest: bool) -> Interpolation:
     """The weights for voxels `window` of an axis whose voxels are `factor` times as large."""
     centre = (np.arange(*window) + 0.5) * factor - 0.5
     if nearest or factor == 1:
         first = np.clip(np.floor(centre + 0.5), 0, extent - 1).astype(np.int64)
-        return Taps(first, np.ones((len(first), 1)))
+        return Interpolation(first, np.ones((len(first), 1)))
     reach = max(factor, 1.0)
     count = math.ceil(2 * reach) + 1
     first = np.floor(centre - reach).astype(np.int64) + 1
     places = first[:, None] + np.arange(count)
     weights = np.maximum(1 - np.abs(places - centre[:, None]) / reach, 0)
-    return Taps(first, weights / weights.sum(1, keepdims=True))
+    return Interpolation(first, weights / weights.sum(1, keepdims=True))
 
 
-def _window(taps: Taps, extent: int) -> tuple[int, int]:
+def _window(taps: Interpolation, extent: int) -> tuple[int, int]:
     """The voxels that weights need."""
     last = int(taps.first.max()) + taps.weights.shape[1]
     start = min(max(int(taps.first.min()), 0), extent - 1)
@@ -270,7 +272,7 @@ def _window(taps: Taps, extent: int) -> tuple[int, int]:
 
 
 def _interpolated(
-    part: npt.NDArray[np.float64], taps: Taps, start: int, axis: int
+    part: npt.NDArray[np.float64], taps: Interpolation, start: int, axis: int
 ) -> npt.NDArray[np.float64]:
     """Sum with weights along an axis; the voxels beyond the edges are those at the edges.
 
