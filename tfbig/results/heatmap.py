@@ -18,17 +18,11 @@ Map = npt.NDArray[np.float32]
 
 
 def paint(coords: Coords, values: npt.ArrayLike, slide: Slide) -> tuple[Map, float]:
-    """Paint a number per tile into a map of the slide.
+    """Paint the numbers `[n]` of tiles into a map `[h, w]`, float32, over the whole slide.
 
-    Args:
-        coords: Coordinates of the tiles.
-        values: Numbers of the tiles `[n]`.
-        slide: Slide of the tiles.
-
-    Returns:
-        The map `[h, w]`, float32, over the whole slide with `PARTS` pixels along a tile: the mean of the tiles that
-        cover most of a pixel, NaN where there is none. And the width of the map as a share of the slide's: above 1 if
-        the last pixel extends beyond the slide. `height_of` returns its height.
+    The map has `PARTS` pixels along a tile: the mean of the tiles that cover most of a pixel, NaN where there is
+    none. Its width as a share of the slide's follows: above 1 if the last pixel extends beyond the slide.
+    `height_of` returns its height.
 
     Raises:
         ValueError: `values` does not have one number for each tile.

@@ -159,9 +159,6 @@ def map_npy(file: File) -> np.memmap[Any, Any]:
 def from_memmap(array: np.memmap[Any, Any]) -> RawSource:
     """Open the file behind a memory map, or behind rows of one, as a source.
 
-    Args:
-        array: The memory map.
-
     Raises:
         SourceError: The file does not hold the samples, or not row after row.
     """

@@ -34,16 +34,10 @@ def read_foreground(
     colour: RowArray,
     window: _Window,
 ) -> RowArray:
-    """Read a window whose background is filled, not read.
+    """Read a window `start, stop, left, right` whose background is filled, not read.
 
-    Args:
-        read: `read(start, stop, left, right)` returns a window `[rows, columns, C]`.
-        background: The background.
-        colour: Colour of the background, `[C]`.
-        window: `start, stop, left, right`.
-
-    Returns:
-        Array `[stop - start, right - left, C]` of the dtype of `colour`.
+    `read(start, stop, left, right)` returns a window `[rows, columns, C]`; `colour` is that of the background,
+    `[C]`.
     """
     start, stop, left, right = window
     mask = cells_of_window(background, window)

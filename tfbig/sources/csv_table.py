@@ -37,16 +37,12 @@ class Line(NamedTuple):
 
 
 def read(path: PathLike) -> tuple[list[str], list[Line]]:
-    """Read a CSV file in UTF-8, which may begin with a byte order mark.
+    """Read the columns and rows of a CSV file in UTF-8, which may begin with a byte order mark.
+
+    Rows have as many cells as there are columns; missing ones are empty.
 
     Columns are separated by commas, semicolons or tabs, whichever divide the first line into most columns. Empty cells
     after the last column do not count, and neither do empty lines.
-
-    Args:
-        path: Path of the file.
-
-    Returns:
-        The names of the columns, and the rows, of which each has as many cells; those that are not there are empty.
 
     Raises:
         OSError: The file cannot be read.
@@ -70,10 +66,6 @@ def read(path: PathLike) -> tuple[list[str], list[Line]]:
 
 def lines(text: Iterable[str], separator: str = ",") -> Iterator[Line]:
     """Yield the first line of a table, and its rows that are not empty, as they are.
-
-    Args:
-        text: Lines of text.
-        separator: Character between columns.
 
     Raises:
         csv.Error: There are more than `MOST_ROWS` or `MOST_CELLS`, where a short row takes the memory of all columns.

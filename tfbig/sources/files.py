@@ -57,11 +57,7 @@ class File:
         return file
 
     def check_length(self, end: int) -> None:
-        """Raise SourceError if the file ends before byte `end`.
-
-        Args:
-            end: Byte after the last one needed.
-        """
+        """Raise SourceError if the file ends before byte `end`, which is the one after the last that is needed."""
         if end > self.num_bytes:
             raise SourceError(
                 f"{self.path}: is truncated: its image data ends at byte {end}, the file at byte "
@@ -77,16 +73,10 @@ class File:
     def read_rows(
         self, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], start: int
     ) -> RowArray:
-        """Read rows of an array stored in C order.
+        """Read rows of an array stored in C order, in native byte order.
 
-        Args:
-            offset: Byte at which row 0 of the array starts.
-            dtype: Dtype as stored, including its byte order.
-            shape: Shape of the rows to read, `(rows, ...)`.
-            start: First row to read.
-
-        Returns:
-            `shape` samples in native byte order.
+        Row 0 of the array is at byte `offset`; `dtype` is that stored, including its byte order. `shape` is that of
+        the rows to read, `(rows, ...)`, of which the first is `start`.
         """
         rows = np.empty(shape, dtype)
         row_bytes = math.prod(shape[1:]) * dtype.itemsize
@@ -100,16 +90,10 @@ class File:
         shape: tuple[int, ...],
         window: tuple[int, int, int, int],
     ) -> RowArray:
-        """Read a rectangle of an image stored in C order, read row by row.
+        """Read a rectangle of an image stored in C order, row by row, in native byte order.
 
-        Args:
-            offset: Byte at which the image starts.
-            dtype: Dtype as stored, including its byte order.
-            shape: Shape of the whole image, `(rows, columns, ...)`.
-            window: `(start, stop, left, right)`.
-
-        Returns:
-            `[stop - start, right - left, ...]` in native byte order.
+        The image, of `shape` `(rows, columns, ...)`, is at byte `offset`; `dtype` is that stored, including its
+        byte order. The rectangle `(start, stop, left, right)` is `[stop - start, right - left, ...]`.
         """
         start, stop, left, right = window
         if right - left == shape[1]:
@@ -181,12 +165,7 @@ class Package:
 
 
 def check_regular(path: PathLike, status: os.stat_result) -> None:
-    """Raise SourceError if a path is no regular file: reading a pipe would wait for ever.
-
-    Args:
-        path: The path.
-        status: Its status.
-    """
+    """Raise SourceError if a path is no regular file: reading a pipe would wait for ever."""
     if not stat.S_ISREG(status.st_mode):
         raise SourceError(
             f"{path}: cannot be read: it is not a regular file, but a folder, a pipe or a device. Check the path."

@@ -177,12 +177,7 @@ class _OtherColours(Pointwise):
 def background_of_mask(
     source: Source, mask: Source | npt.NDArray[Any], cell: int | None = None
 ) -> Background:
-    """Find the background of an image by a mask.
-
-    Args:
-        source: The image.
-        mask: See `Masked.by`.
-        cell: See `Masked.by`.
+    """Find the background of an image by a mask, with cells as in `Masked.by`.
 
     Raises:
         SourceError: The mask has another shape, or `cell` is not a multiple of its pixels.
@@ -244,17 +239,10 @@ def _any_of_blocks(mask: Source, side: int) -> BoolArray:
 
 
 def sampled_colour(source: Source, background: Background) -> RowArray:
-    """The median colour of the background, channel by channel, of the same samples each time.
+    """The median colour of the background, `[C]`, channel by channel, of the same samples each time.
 
     The samples are up to 16 x 16 pixels in the middle of each of 64 cells, or of all if there are fewer, evenly spaced
     in the order of rows. A median between two whole numbers is rounded down. Without background it is 0.
-
-    Args:
-        source: The image.
-        background: Its background.
-
-    Returns:
-        Array `[C]` of the dtype of the image.
     """
     if background.foreground.all():
         return np.zeros(source.shape[2], source.dtype)

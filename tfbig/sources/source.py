@@ -379,10 +379,7 @@ class Cropped(View):
 
 
 def registered(handle: str) -> Readable:
-    """Find the source or bag registered under a handle.
-
-    Args:
-        handle: The handle, without a query.
+    """Find the source or bag registered under a handle, without a query.
 
     Raises:
         SourceError: Nothing is registered under this handle in this process.

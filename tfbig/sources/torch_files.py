@@ -124,10 +124,6 @@ Content: TypeAlias = Any
 def read(path: PathLike, max_pickle_bytes: int = MAX_PICKLE_BYTES) -> Content:
     """Read what a file of `torch.save` holds, with a `Tensor` in place of each tensor.
 
-    Args:
-        path: The file.
-        max_pickle_bytes: Largest accepted size of the pickle.
-
     Raises:
         RefusedError: The file is of a version of torch before 1.6, or has anything but tensors.
         ValueError: It is damaged; so are other exceptions of `DAMAGE`.
@@ -149,13 +145,9 @@ def read(path: PathLike, max_pickle_bytes: int = MAX_PICKLE_BYTES) -> Content:
 
 
 def arrays(path: PathLike, tensors: Mapping[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
-    """Read the numbers of tensors, after checking those of their whole storages.
+    """Read the numbers of tensors by name, after checking those of their whole storages.
 
     Each storage is read once: tensors that share one share its memory.
-
-    Args:
-        path: The file.
-        tensors: Tensors of it, by name.
 
     Raises:
         ValueError: The numbers are damaged, or storages overlap.
@@ -187,14 +179,7 @@ def _view(tensor: Tensor, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def rows(path: PathLike, tensor: Tensor, start: int, stop: int) -> RowArray:
-    """Read rows of a tensor; only they are read if its numbers are in C order.
-
-    Args:
-        path: The file.
-        tensor: A tensor of it, of one axis or more.
-        start: First row.
-        stop: Row after the last one.
-    """
+    """Read the rows `start` to `stop` of a tensor of one axis or more; only they are read if it is in C order."""
     if not tensor.is_contiguous:
         return np.ascontiguousarray(arrays(path, {"": tensor})[""][start:stop])
     shape = (stop - start, *tensor.shape[1:])
@@ -328,12 +313,7 @@ _BUILT: Final[dict[tuple[str, str], Callable[..., Any]]] = {
 
 
 def describe(path: PathLike, error: Exception) -> str:
-    """Put an error of `read` into one line that names the file.
-
-    Args:
-        path: The file.
-        error: An exception of `DAMAGE`.
-    """
+    """Put an error of `read`, one of `DAMAGE`, into one line that names the file."""
     if isinstance(error, RefusedError):
         return f"{path}: {reason_of(error)}"
     reason = reason_of(error).removeprefix(f"{path}: ")

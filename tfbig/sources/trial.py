@@ -28,12 +28,10 @@ PROGRAM: Final = Path(__file__).with_name("trial_program.py")
 def check(kind: str, path: PathLike, text: str = "") -> None:
     """Raise SourceError if a library ends its process on a file, does not return, or may harm this process.
 
-    A file is tried once, and again when it has changed.
+    `kind` is "hdf5", "keras", "openslide", "raster" or "zarr"; a zarr array is a folder. `text` is what is opened
+    in place of the file: the text of a VRT file.
 
-    Args:
-        kind: "hdf5", "keras", "openslide", "raster" or "zarr".
-        path: The file, or the folder of a zarr array.
-        text: What is opened in place of the file: the text of a VRT file, or by default its name.
+    A file is tried once, and again when it has changed.
 
     Raises:
         SourceError: The process ended, or took more than `SECONDS`; HDF5 cannot read the file; or there is none.

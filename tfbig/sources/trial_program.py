@@ -25,13 +25,7 @@ NO_FILTER = ("can't open directory", "plugin", "not registered")
 
 
 class Part(io.RawIOBase):
-    """Part of a file, as a file.
-
-    Args:
-        file: The file.
-        start: Its first byte.
-        size: Number of bytes.
-    """
+    """Part of a file from byte `start` on, as a file."""
 
     def __init__(self, file: BinaryIO, start: int, size: int) -> None:
         self._file, self._start, self._size, self._place = file, start, size, 0
@@ -139,10 +133,9 @@ def open_slide(name: str) -> str:
 
 
 def open_raster(name: str) -> str:
-    """Decode three pixels of each level of an image; errors are left to the other process.
+    """Decode three pixels of each level of an image, or of the text of a VRT file.
 
-    Args:
-        name: Path of the image, or the text of a VRT file.
+    Errors are left to the other process.
     """
     import rasterio
     from rasterio.windows import Window

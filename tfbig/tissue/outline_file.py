@@ -94,16 +94,9 @@ def read_outlines(
 ) -> Outlines:
     """Read the outlines of a slide that count as the object.
 
-    Args:
-        path: GeoJSON file, possibly compressed by gzip: a FeatureCollection, a list of features, a feature or a
-            geometry. Polygons and multipolygons count, also those in a GeometryCollection.
-        shape: Rows and columns of the slide at level 0.
-        origin: `Slide.origin`.
-        rule: Which outlines count; by default `OutlineRule()`.
-        name: Name of the slide, for errors.
-
-    Returns:
-        The outlines.
+    The GeoJSON may be compressed by gzip: a FeatureCollection, a list of features, a feature or a geometry.
+    Polygons and multipolygons count, also those in a GeometryCollection. `shape` is rows and columns of the slide
+    at level 0, `origin` is `Slide.origin`, `name` is for errors.
 
     Raises:
         SourceError: The file is not GeoJSON, no outline counts, several classes could count, or none is on the slide.

@@ -317,15 +317,10 @@ class Resized(Bag):
 
 
 def resize(image: RowArray, size: tuple[int, int], interpolation: str = "bilinear") -> RowArray:
-    """Resize an image with a filter of Pillow, which widens when it shrinks an image.
+    """Resize an image `[H, W, C]`, uint8, to rows and columns, with a filter of Pillow.
 
-    Args:
-        image: `[H, W, C]`, uint8.
-        size: `(rows, columns)` of the result.
-        interpolation: "bilinear" or "bicubic".
-
-    Returns:
-        `[rows, columns, C]`, uint8; the image itself if it has this size.
+    The filter is "bilinear" or "bicubic", and widens when it shrinks an image. An image that has this size is
+    returned.
     """
     if image.shape[:2] == tuple(size):
         return image

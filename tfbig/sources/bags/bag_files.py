@@ -196,16 +196,11 @@ def _finite(rows: RowArray, name: str, what: str, start: int) -> RowArray:
 def stamp_coords(
     coords: npt.NDArray[Any], attributes: Mapping[str, Any]
 ) -> tuple[npt.NDArray[Any], str]:
-    """Convert the coordinates of a file of STAMP to micrometres, and name their unit.
+    """Convert the coordinates `[n, 2]` of a file of STAMP to micrometres, and name their unit, "um".
+
+    Without a known unit, they are unchanged, and the unit is "".
 
     Files from before version 2 do not say the unit; where their tiles are 224 apart, 224 stands for 256 micrometres.
-
-    Args:
-        coords: As they are stored, `[n, 2]`.
-        attributes: Attributes of the file.
-
-    Returns:
-        The coordinates and "um", or unchanged and "" if the unit is unknown.
     """
     if "tile_size_um" in attributes or attributes.get("unit") == "um":
         return coords, "um"

@@ -141,14 +141,7 @@ def write_coords(path: PathLike, coords: Coords, slide: Slide) -> None:
 
 
 def add_coords(file: h5py.File, coords: Coords, slide: Slide, path: Path) -> None:
-    """Write tile positions and their attributes into an open HDF5 file.
-
-    Args:
-        file: The file.
-        coords: Positions of the tiles.
-        slide: The slide.
-        path: Path that the file gets when it is complete.
-    """
+    """Write tile positions and their attributes into an open HDF5 file, which is named `path` when complete."""
     data = file.create_dataset(_COORDS, data=np.asarray(coords.coords, np.int64))
     trident = _trident_attributes(coords, slide, path)
     clam = _clam_attributes(coords, slide, path)

@@ -106,11 +106,7 @@ class BlockWriter:
         return [block for block in self.blocks if not self._file(block).exists()]
 
     def write(self, block: Rectangle, pixels: RowArray) -> None:
-        """Write a block; it counts as written only when it is complete.
-
-        Args:
-            block: One of `blocks`.
-            pixels: `[rows, columns, bands]`.
+        """Write a block, `[rows, columns, bands]`; it counts as written only when it is complete.
 
         Raises:
             ValueError: The pixels have another shape or dtype.

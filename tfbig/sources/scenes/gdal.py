@@ -88,9 +88,7 @@ def quiet() -> Iterator[None]:
 def open_raster(path: PathLike, level: int = 0) -> tuple[Any, tuple[str, ...]]:
     """Open a file by the driver of its suffix, and name all files that it is read from.
 
-    Args:
-        path: The file.
-        level: 0 is full resolution, n is overview n.
+    `level` 0 is full resolution, n is overview n.
 
     Raises:
         SourceError: The file, or one that it leads to, does not exist, is damaged, has another format, or is of a kind
@@ -135,12 +133,9 @@ def first_reason(error: BaseException) -> str:
 
 
 def check_block(path: PathLike, dataset: Any, files: Iterable[PathLike]) -> None:
-    """Raise SourceError if a block of a dataset takes far more memory than the files have bytes.
+    """Raise SourceError if a block of a dataset takes far more memory than the files have bytes that it is read from.
 
-    Args:
-        path: The file, for the error.
-        dataset: The dataset; GDAL decodes a whole block to read a pixel of it.
-        files: The files that it is read from.
+    GDAL decodes a whole block to read a pixel of it. `path` is for the error.
     """
     pixels = max((rows * columns for rows, columns in dataset.block_shapes), default=0)
     bands = dataset.count if dataset.interleaving == rasterio.enums.Interleaving.pixel else 1

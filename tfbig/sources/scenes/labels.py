@@ -177,10 +177,7 @@ def read_outlines(
 ) -> Any:
     """Read the outlines of a file as a GeoDataFrame, without missing and empty ones.
 
-    Args:
-        path: The file.
-        scene: Scene whose area is read, in whose coordinate system the outlines are returned. Default: all as they are.
-        column: The only column to read; default: none.
+    With a scene, those in its area are read, in its coordinate system. No column but `column` is read.
 
     Raises:
         SourceError: The file cannot be read, has no such column or no coordinate system, or does not overlap the scene;
@@ -228,12 +225,9 @@ def columns_of(path: PathLike) -> list[str]:
 class LabelSource(View):
     """Labels of a scene, or their weights, as a network reads them: `[H, W, 1]`, float32.
 
-    The weight of a pixel is 1 where its label is known and the scene has a measurement, else 0.
+    The scene is filled and padded.
 
-    Args:
-        image: The scene, filled and padded.
-        labels: Its labels.
-        weights: Whether to return the weights.
+    The weight of a pixel is 1 where its label is known and the scene has a measurement, else 0.
     """
 
     def __init__(self, image: FilledScene, labels: Labels, weights: bool = False) -> None:

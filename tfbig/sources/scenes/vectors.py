@@ -61,11 +61,7 @@ def files(path: PathLike) -> list[Path]:
 
 
 def information(path: PathLike, bounds: bool = False) -> dict[str, Any]:
-    """Read what pyogrio says about a file of outlines.
-
-    Args:
-        path: The file.
-        bounds: Whether to return the rectangle around all outlines.
+    """Read what pyogrio says about a file of outlines, with the rectangle around all if `bounds` is set.
 
     Raises:
         SourceError: It cannot be read, is not what its suffix says, or may read from elsewhere; it has too many columns
@@ -83,12 +79,9 @@ def information(path: PathLike, bounds: bool = False) -> dict[str, Any]:
 
 
 def table(path: PathLike, columns: list[str], area: Any = None) -> Any:
-    """Read outlines as a GeoDataFrame.
+    """Read outlines, with some columns, as a GeoDataFrame.
 
-    Args:
-        path: The file.
-        columns: Columns to read.
-        area: Least and greatest x and y of what is read; default: everything.
+    `area` is least and greatest x and y of what is read; None for everything.
 
     Raises:
         SourceError: As of `information`.

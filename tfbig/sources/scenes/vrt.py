@@ -68,9 +68,7 @@ _SUBCLASSES: Final = {"", "VRTDataset", "VRTSourcedRasterBand"}
 def rewritten(path: Path, source: Source) -> str:
     """Rewrite a VRT file as text with only what is known to be safe, and absolute paths.
 
-    Args:
-        path: The file.
-        source: Checks a file that it names.
+    `source` checks each file that it names.
 
     Raises:
         SourceError: It is no VRT file; or it holds anything but bands of rectangles of other images, such as images

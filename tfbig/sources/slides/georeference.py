@@ -32,12 +32,7 @@ class Georeference:
     keys: tuple[tuple[int, Any], ...]
 
     def scaled(self, rows: float, columns: float) -> Georeference:
-        """The georeference of the same image with larger pixels.
-
-        Args:
-            rows: Rows of this image in one pixel.
-            columns: Columns of this image in one pixel.
-        """
+        """The georeference of the same image with pixels of so many rows and columns of this one."""
         steps = np.array([columns, rows, 1.0])
         points = np.array(self.tiepoints).reshape(-1, 6)
         points[:, :3] /= steps

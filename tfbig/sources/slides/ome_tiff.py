@@ -214,14 +214,10 @@ def _tiles(strips: Iterator[RowArray], rgb: bool) -> Iterator[RowArray]:
 
 
 def halved(rows: RowArray, labels: bool) -> RowArray:
-    """Halve the size of an image.
+    """Halve the size of an image `[r, W, C]`, or of labels.
 
     Two by two pixels become their mean, rounded, or for labels the first of them. An odd last row or column counts
     twice.
-
-    Args:
-        rows: Image `[r, W, C]`.
-        labels: Whether its samples are labels.
     """
     if labels:
         return np.ascontiguousarray(rows[::2, ::2])

@@ -167,10 +167,7 @@ def shape_of_file(
 ) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Find the shape and dtype of the source of a file, without decoding pictures.
 
-    Args:
-        path: The file.
-        level: Pyramid level.
-        labels: Whether the file is opened by `open_labels`.
+    With `labels`, the file is opened as by `open_labels`.
 
     Raises:
         SourceError: The file cannot be opened, as in `open`.

@@ -40,11 +40,7 @@ _cache_lock = threading.Lock()
 def vendor_of(path: PathLike) -> str | None:
     """OpenSlide's name for the format of a file, such as 'aperio' or 'generic-tiff'.
 
-    Args:
-        path: The file.
-
-    Returns:
-        The name, or None if OpenSlide is not installed or cannot read the file.
+    It is None if OpenSlide is not installed or cannot read the file.
     """
     if openslide.missing:
         return None

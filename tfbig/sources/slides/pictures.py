@@ -74,9 +74,7 @@ def read_picture(path: PathLike, labels: bool = False) -> ArraySource:
 def shape_of_picture(path: PathLike, labels: bool = False) -> tuple[int, int, int] | None:
     """Read rows, columns and channels of a picture of 8 bits from its header, or None if they are unknown.
 
-    Args:
-        path: The file.
-        labels: As in `read_picture`; whether three channels are equal, its header does not say.
+    `labels` is as in `read_picture`; the header does not say whether three channels are equal.
     """
     try:
         with _opened(path) as picture:

@@ -135,10 +135,6 @@ class TiffPyramid:
 def read_layout(file: File, level: int) -> tuple[TiffPyramid, TiffLayout]:
     """Read the levels of a TIFF file and the layout of one of them.
 
-    Args:
-        file: The open file.
-        level: The level.
-
     Raises:
         SourceError: The file cannot be read in strips, as in `TiffSource`.
     """
@@ -157,9 +153,6 @@ def read_layout(file: File, level: int) -> tuple[TiffPyramid, TiffLayout]:
 @contextmanager
 def opened(file: File) -> Iterator[tuple[tifffile.TiffFile, tifffile.TiffPageSeries]]:
     """Yield an open TIFF file and its image, which is checked; no other file that it names is opened.
-
-    Args:
-        file: The open file.
 
     Raises:
         SourceError: It has no complete image, declares more images than bytes, or says of its samples or of their place

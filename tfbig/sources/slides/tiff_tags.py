@@ -40,11 +40,6 @@ class Tag(Rule):
 def check(path: str, tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> None:
     """Refuse, or say, what the tags of a page ask for and is not applied.
 
-    Args:
-        path: The file.
-        tiff: The open file.
-        page: The page.
-
     Raises:
         SourceError: A tag asks for what is refused.
         ScaledError: The values are not what is stored.

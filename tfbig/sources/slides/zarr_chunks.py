@@ -54,10 +54,6 @@ _NO_CHUNK: Final = 2**64 - 1
 def check_array(array: Any, name: str) -> None:
     """Raise SourceError for codecs that are not known to be safe, and for chunks of an unsuitable size.
 
-    Args:
-        array: The zarr array.
-        name: Name for error messages.
-
     Raises:
         SourceError: A codec is unknown, a chunk takes too much memory, or chunks are tiny and far too many.
     """
@@ -96,10 +92,7 @@ def decoded_by_c(array: Any) -> bool:
 def check_chunk(array: Any, place: tuple[int, ...], name: str) -> None:
     """Raise SourceError if a chunk in a folder decodes to more than the array declares.
 
-    Args:
-        array: The zarr array, in a folder.
-        place: Number of the chunk, or of the shard, along each axis.
-        name: Name for error messages.
+    `place` is the number of the chunk, or of the shard, along each axis.
 
     Raises:
         SourceError: The chunk, or a chunk in the shard, decodes to too many bytes.
@@ -125,13 +118,9 @@ def check_chunk(array: Any, place: tuple[int, ...], name: str) -> None:
 
 
 def stored_chunks(array: Any) -> npt.NDArray[np.bool_] | None:
-    """Find the chunks, or shards, of an array in a folder that are stored; zarr stores none of the fill value.
+    """Find the chunks, or shards, of an array in a folder that are stored, `[chunks along each axis]`.
 
-    Args:
-        array: The zarr array, in a folder.
-
-    Returns:
-        `[chunks along each axis]`, or None if there are more than `MAX_LISTED` chunks.
+    zarr stores none of the fill value. The result is None if there are more than `MAX_LISTED` chunks.
     """
     sizes = array.shards or array.chunks
     counts = [-(-n // m) for n, m in zip(array.shape, sizes, strict=True)]
@@ -145,9 +134,7 @@ def stored_chunks(array: Any) -> npt.NDArray[np.bool_] | None:
 def chunks_of_window(array: Any, window: tuple[slice | int, ...]) -> Iterator[tuple[int, ...]]:
     """Yield the numbers along each axis of the chunks, or shards, that a window reads.
 
-    Args:
-        array: The zarr array.
-        window: A slice or a place along each axis.
+    The window has a slice or a place along each axis.
     """
     ranges = []
     for part, extent, size in zip(window, array.shape, array.shards or array.chunks, strict=True):

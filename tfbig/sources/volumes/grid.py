@@ -140,11 +140,6 @@ def turn_to(
 ) -> tuple[tuple[int, ...], tuple[bool, ...]]:
     """Find the order and flips with which `VoxelGrid.turned` gives a volume another orientation.
 
-    Args:
-        orientation: Orientation of the volume.
-        wanted: Orientation of the result.
-        name: Name of the volume, for the error.
-
     Raises:
         SourceError: The orientation of the volume is unknown.
     """

@@ -66,12 +66,7 @@ def write_nifti(
 
 
 def header_like(volume: Volume, like: Volume) -> Any:
-    """Make a NIfTI header for a volume, with the affine of another.
-
-    Args:
-        volume: The volume.
-        like: The other one.
-    """
+    """Make a NIfTI header for a volume, with the affine of `like`."""
     known = like.header
     header = _new_header(like) if known is None else nifti.parse_header(known, like.name)
     planes, rows, columns, channels = volume.shape

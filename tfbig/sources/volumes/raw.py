@@ -180,13 +180,10 @@ def scratch(
 ) -> File:
     """Write decoded samples into a file without a name; the system deletes it when it is closed.
 
-    It lies in the temporary folder, which the variable TMPDIR sets.
+    Each of the parts begins at one of `places`, bytes; by default they follow one another. `name` is the file that
+    is decoded, for errors.
 
-    Args:
-        parts: The bytes.
-        num_bytes: Their number.
-        name: Path of the file that is decoded, for error messages.
-        places: Byte at which each part begins; by default they follow one another.
+    It lies in the temporary folder, which the variable TMPDIR sets.
 
     Raises:
         BudgetError: The temporary folder has less free space.

@@ -169,11 +169,7 @@ class PaddedVolume(VolumeView):
 
 
 def size_at(volume: Volume, spacing: Spacing) -> tuple[int, int, int]:
-    """Planes, rows and columns of a volume at another spacing.
-
-    Args:
-        volume: The volume.
-        spacing: Millimetres from plane to plane, row to row and column to column.
+    """The planes, rows and columns of a volume at another spacing, in millimetres along each axis.
 
     Raises:
         SourceError: The spacing of the volume is unknown, or far too large.
@@ -220,12 +216,7 @@ def at_spacing(volume: Volume, spacing: Spacing, nearest: bool = False) -> Volum
 
 
 def check_same_grid(volume: Volume, other: Volume, what: str) -> None:
-    """Check that a volume has the shape and the place of another.
-
-    Args:
-        volume: The volume.
-        other: The other one.
-        what: What the other one is, for the error.
+    """Check that a volume has the shape and the place of another; `what` is the other one, for the error.
 
     Raises:
         SourceError: It has not.

@@ -194,12 +194,7 @@ class VolumeView(Volume):
 
 @final
 class CroppedVolume(VolumeView):
-    """A box of a volume; returned by `Volume.crop`.
-
-    Args:
-        volume: The volume.
-        box: The box.
-    """
+    """A box of a volume; returned by `Volume.crop`."""
 
     def __init__(self, volume: Volume, box: Box) -> None:
         self._starts = [start for start, _ in box]
@@ -277,11 +272,7 @@ class MappedVolume(VolumeView):
 
 @final
 class Values(MappedVolume):
-    """The real values of a volume, float32; returned by `Volume.values`.
-
-    Args:
-        volume: The volume.
-    """
+    """The real values of a volume, float32; returned by `Volume.values`."""
 
     def __init__(self, volume: Volume) -> None:
         super().__init__(volume, np.float32, volume.name)
@@ -306,10 +297,6 @@ def _volume_shape(shape: Sequence[int], name: str) -> tuple[int, int, int, int]:
 
 
 def box_of(shape: Sequence[Any]) -> Box:
-    """The box of a whole volume.
-
-    Args:
-        shape: Planes, rows and columns, and more.
-    """
+    """The box of a whole volume, whose shape begins with planes, rows and columns."""
     planes, rows, columns = ((0, int(extent)) for extent in shape[:3])
     return planes, rows, columns
