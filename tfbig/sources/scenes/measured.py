@@ -55,7 +55,7 @@ class FilledScene(View):
         self._skip = skip
 
     def valid(self, rows: tuple[int, int], columns: tuple[int, int]) -> npt.NDArray[np.bool_]:
-        """Find the pixels of a window that have a measurement, `[rows, columns]`; both are `(start, stop)`."""
+        """Find the pixels of a window, `(start, stop)` of rows and columns, with a measurement: `[rows, columns]`."""
         return self._filled(*rows, *columns)[1]
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
@@ -92,7 +92,7 @@ class FilledScene(View):
         return found if found.foreground.any() and not found.foreground.all() else None
 
     def foreground(self, rows: tuple[int, int], columns: tuple[int, int]) -> Background:
-        """Find the cells of a window that have a measurement; the window, `(start, stop)` each, is read once."""
+        """Find the cells of a window, `(start, stop)` of rows and columns, with a measurement, in one pass."""
         shape = rows[1] - rows[0], columns[1] - columns[0]
         cell = cells.side_of_cells(shape, CELL)
         found = np.zeros(cells.num_cells(shape, cell), bool)
