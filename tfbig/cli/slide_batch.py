@@ -43,7 +43,7 @@ class Work(Generic[S]):
 
     Attributes:
         name: Name of the command.
-        settings: Settings of the command, without gaps.
+        settings: The settings with every default filled in.
         process: Function that processes the slide of a path and returns a line to print.
         finished: Function that returns whether the slide of a path is done.
         inputs: What paths are those of. `process` opens itself what is no slide; its slide is then None.
@@ -218,7 +218,7 @@ def process_slide(work: Work[Any], path: Path, mpp: float | None) -> Outcome:
 
 
 def _scale(work: Work[Any], path: Path, slide: Slide | None) -> scales.Scale | None:
-    """The resolution at which a slide was read, for the report; None of what is no slide."""
+    """The resolution at which a slide was read, for the report; None if the input is no slide."""
     if work.inputs is not SLIDES or slide is None:
         return None
     pixel = work.pixels.get(path)

@@ -1,4 +1,4 @@
-"""Masks that a network predicts of volumes, on the grid of the file."""
+"""Masks of volumes that a network predicts, on the grid of the file."""
 
 from __future__ import annotations
 

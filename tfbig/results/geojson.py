@@ -106,7 +106,7 @@ def write_geojson(
 
 
 def _shifted(feature: Mapping[str, Any], origin: tuple[int, int]) -> dict[str, Any]:
-    """Count a feature from another row and column."""
+    """Shift the coordinates of a feature, so that they count from another row and column."""
     row, column = origin
 
     def moved(coordinates: Any) -> Any:

@@ -84,7 +84,7 @@ def differences(
 
 
 def _drawn(runs: Sequence[Judged], seed: int) -> dict[str, Floats]:
-    """Draw the cases of each sample: how often each case is in each."""
+    """Draw the samples of cases: how often each case is in each sample."""
     names = sorted({case for run in runs for case in run.cases})
     if not names:
         return {}

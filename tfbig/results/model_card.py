@@ -111,7 +111,7 @@ def _counts(folder: Path, failed: list[dict[str, str]], items: str) -> list[tupl
 
 
 def _given(settings: Mapping[str, Any], names: Iterable[str]) -> list[tuple[str, str]]:
-    """The settings with a value, of paths their last name."""
+    """The settings that have a value; paths by their last name."""
     rows = []
     for name in names:
         value = settings.get(name)
@@ -125,7 +125,7 @@ def _given(settings: Mapping[str, Any], names: Iterable[str]) -> list[tuple[str,
 
 
 def _results(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The metrics that are numbers; bytes as such."""
+    """The metrics that are numbers; bytes with their unit."""
     rows = []
     for name, value in metrics.items():
         if name in _APART or isinstance(value, bool) or not isinstance(value, int | float):

@@ -91,7 +91,7 @@ def unescaped(text: str) -> str:
 
 
 def _whole(row: Line, columns: int, separator: str) -> Line:
-    """Make a row as long as there are columns.
+    """Cut or fill a row to as many cells as there are columns.
 
     Raises:
         csv.Error: There are more, which are not empty: cells may be in wrong columns.

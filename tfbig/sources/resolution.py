@@ -102,7 +102,7 @@ def doubts(mpp: Mpp | None, magnification: float | None) -> dict[str, str]:
 
 
 def resolution_from_openslide(properties: Mapping[str, str]) -> Resolution:
-    """Read the resolution in OpenSlide's properties, which reads the resolution tags of a generic TIFF."""
+    """Read the resolution in the properties of OpenSlide, which reads the tags of a generic TIFF."""
     rows, columns = (_positive(properties.get(f"openslide.mpp-{axis}")) for axis in "yx")
     power = _positive(properties.get("openslide.objective-power"))
     mpp = (rows, columns) if rows and columns else None

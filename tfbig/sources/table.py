@@ -44,7 +44,7 @@ class Row(dict[str, Any]):
 
     @property
     def line(self) -> str:
-        """Its place without the file."""
+        """The place of the row, without the file."""
         return self.place.rpartition(": ")[2]
 
 
@@ -210,11 +210,11 @@ class Table:
 
     @property
     def tested(self) -> str:
-        """The split that an evaluation is of: test, or if no row is in it, val."""
+        """The split that an evaluation judges: test, or val if no row is in test."""
         return "test" if any(row["split"] == "test" for row in self.rows) else "val"
 
     def check_splits(self) -> None:
-        """Check that each row is in a split that there is.
+        """Check that the split of each row is train, val or test.
 
         Raises:
             SourceError: One is not.
@@ -226,7 +226,7 @@ class Table:
                 )
 
     def check_cases(self) -> None:
-        """Check that all rows of a case are in one split: what is tested on would else be trained on.
+        """Check that all rows of a case are in one split, so that nothing is tested on that was trained on.
 
         Raises:
             SourceError: A case is in several.

@@ -156,7 +156,7 @@ def open_raster(name: str) -> str:
 
 
 def open_zarr(name: str) -> str:
-    """Decode the first and the last sample of an array, and so its first and last chunk; errors are left over."""
+    """Decode the first and the last chunk of an array; errors are left to the other process."""
     import zarr
 
     with suppress(Exception):

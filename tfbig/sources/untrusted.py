@@ -1,4 +1,4 @@
-"""What every reader of files of others obeys: one kind of error, regular files, sizes first, files beside a header."""
+"""Rules for every reader of untrusted files: one kind of error, regular files, sizes first, files beside a header."""
 
 from __future__ import annotations
 

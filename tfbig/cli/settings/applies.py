@@ -31,7 +31,7 @@ class Condition:
 
 
 def unmet(name: str, flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Condition | None:
-    """The condition because of which a setting does not apply; None if it applies.
+    """Find the condition that keeps a setting from applying; None if it applies.
 
     A setting that belongs to another one does not apply either if that one does not. A condition on a setting that the
     class does not have, or whose value is not known, is met.

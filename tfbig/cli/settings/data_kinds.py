@@ -13,7 +13,7 @@ Recogniser = tuple[str, str, Callable[[Path], bool]]
 
 
 def _has(*names: str) -> Callable[[Path], bool]:
-    """A test whether a folder has all files and folders of these names."""
+    """Make a test whether a folder has all files and folders of these names."""
     return lambda folder: all((folder / name).exists() for name in names)
 
 

@@ -88,7 +88,7 @@ def meaning(flag: Flag) -> str:
 
 
 def _value(flag: Flag) -> str:
-    """The word in the place of the value of a flag, such as N."""
+    """The placeholder of the value of a flag, such as N."""
     if flag.choices:
         return "|".join(map(str, flag.choices)) if _is_short(flag) else "NAME"
     kinds = {"int": "N", "float": "X"}

@@ -154,7 +154,7 @@ def crop_of_32(text: str) -> str:
 
 
 def up_to_five(text: str) -> int:
-    """A whole number from 1 to 5."""
+    """Parse a whole number from 1 to 5."""
     number = count(text)
     if number > 5:
         raise WrongValue(f"{text}: expected 1 to 5")
@@ -162,7 +162,7 @@ def up_to_five(text: str) -> int:
 
 
 def plane(text: str) -> int | str:
-    """The number of a plane, or `max`."""
+    """Parse the number of a plane, or `max`."""
     return text if text == "max" else count_from_zero(text)
 
 

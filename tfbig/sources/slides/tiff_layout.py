@@ -394,7 +394,7 @@ def _layout(path: str, page: tifffile.TiffPage) -> TiffLayout:
 
 
 def _num_colours(page: tifffile.TiffPage, samples: int) -> int:
-    """Count the number of samples before the first alpha sample (1 is associated, 2 is unassociated alpha).
+    """Count the samples before the first alpha sample (1 is associated, 2 is unassociated alpha).
 
     A sample of unspecified meaning is a band like others, such as near infrared.
     """
@@ -409,7 +409,7 @@ def _decoder(page: tifffile.TiffPage) -> Callable[..., Any]:
 
 
 def _no_declared_size(data: bytearray) -> None:
-    """None, for compressions whose data do not declare a size."""
+    """Declare no size, for compressions whose data have none."""
 
 
 _NO_IMAGE: Final = "is a TIFF file without a complete image. Write or copy it again."

@@ -256,7 +256,7 @@ def _taps(window: tuple[int, int], factor: float, extent: int, nearest: bool) ->
 
 
 def _window(taps: Interpolation, extent: int) -> tuple[int, int]:
-    """The voxels that weights need."""
+    """The range of voxels that the weights need."""
     last = int(taps.first.max()) + taps.weights.shape[1]
     start = min(max(int(taps.first.min()), 0), extent - 1)
     return start, max(min(last, extent), start + 1)
