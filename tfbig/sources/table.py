@@ -280,7 +280,7 @@ class Table:
 
 
 def case_of(row: Cells) -> str:
-    """The case of a row, or an empty string; 10005.0 of a spreadsheet is the case 10005."""
+    """Return the case of a row, or an empty string; 10005.0 of a spreadsheet is the case 10005."""
     return whole_number(row.get("case_id") or row.get("patient") or "")
 
 
