@@ -162,7 +162,7 @@ class ABMILX(layers.Layer):
         return ops.transpose(ops.reshape(h, shape), (0, 2, 1, 3))
 
     def _weights(self, x: tf.Tensor) -> tf.Tensor:
-        """Compute the attention `[N, heads, n]` of each head, of features `[N, heads, n, width / heads]`."""
+        """Return the attention `[N, heads, n]` of each head, of features `[N, heads, n, width / heads]`."""
         a = self.gate[1](self.gate[0](x))
         if self.plus:
             q, k = ops.split(self.qk(self.plus_norm(x)), 2, axis=-1)
@@ -182,7 +182,7 @@ class ABMILX(layers.Layer):
         return (shape[0], self.classes)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the layer."""
+        """Return the arguments of the layer."""
         config: dict[str, Any] = super().get_config()
         names = ("classes", "width", "heads", "plus", "mlp", "normalise", "rate", "block")
         return config | {name: getattr(self, name) for name in names}

@@ -143,7 +143,7 @@ class CLAM(layers.Layer):
         return self.head(self.reduce(bag))
 
     def _logits(self, h: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """The attention `[N, branches, n]` of features `[N, n, width]` before the softmax."""
+        """Return the attention `[N, branches, n]` of features `[N, n, width]` before the softmax."""
         inner = self.drops[1](self.v(h), training=training)
         if self.gated:
             inner = inner * self.drops[2](self.u(h), training=training)
@@ -159,7 +159,7 @@ class CLAM(layers.Layer):
         return _diagonal(self.head(pooled), 2)
 
     def _ends(self, h: tf.Tensor, a: tf.Tensor) -> tf.Tensor:
-        """The logits of the instances with the largest and the smallest attention.
+        """Return the logits of the instances with the largest and the smallest attention.
 
         Args:
             h: Features of the instances, `[N, n, width]`.
@@ -188,7 +188,7 @@ class CLAM(layers.Layer):
         }
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the layer."""
+        """Return the arguments of the layer."""
         config: dict[str, Any] = super().get_config()
         names = ("classes", "width", "hidden", "per_class", "samples", "gated", "rate")
         return config | {name: getattr(self, name) for name in names}

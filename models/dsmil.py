@@ -121,7 +121,7 @@ class DSMIL(layers.Layer):
         return self.instances(bag)
 
     def _attention(self, bag: Array, critical: tf.Tensor) -> tf.Tensor:
-        """The attention `[N, classes, n]` to instances that are similar to the critical ones, `[N, classes]`."""
+        """Return the attention `[N, classes, n]` to instances that are similar to the critical ones, `[N, classes]`."""
         q = self.q[1](self.q[0](bag))
         q_m = ops.take_along_axis(q, critical[..., None], axis=1)  # [N, classes, hidden]
         a = ops.matmul(q_m, ops.transpose(q, (0, 2, 1)))
@@ -139,7 +139,7 @@ class DSMIL(layers.Layer):
         return dict.fromkeys(("bag", "max"), (shape[0], self.classes))
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the layer."""
+        """Return the arguments of the layer."""
         config: dict[str, Any] = super().get_config()
         names = ("classes", "hidden", "values")
         return config | {name: getattr(self, name) for name in names}

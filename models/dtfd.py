@@ -173,7 +173,7 @@ class DTFDMIL(layers.Layer):
         return x
 
     def _members(self, h: tf.Tensor, training: bool | None) -> tf.Tensor:
-        """Divide the instances of features `[N, n, width]` among pseudo-bags: a mask `[N, groups, n]`."""
+        """Return a mask `[N, groups, n]` of the instances of each pseudo-bag, of features `[N, n, width]`."""
         batch, count = ops.shape(h)[0], ops.shape(h)[1]
         _check_size(count, self.groups)
         if training and self.shuffle:
@@ -258,7 +258,7 @@ class DTFDMIL(layers.Layer):
         }
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the layer."""
+        """Return the arguments of the layer."""
         config: dict[str, Any] = super().get_config()
         return config | {name: getattr(self, name) for name in ARGUMENTS}
 

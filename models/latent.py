@@ -145,14 +145,14 @@ class BagHead(layers.Layer):
         return logits
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the layer."""
+        """Return the arguments of the layer."""
         config: dict[str, Any] = super().get_config()
         aggregator = keras.saving.serialize_keras_object(self.aggregator)
         return config | {"aggregator": aggregator, "positions": self.positions}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Create a layer from its config."""
+        """Return a layer from its config."""
         config = dict(config)
         aggregator = keras.saving.deserialize_keras_object(config.pop("aggregator"))
         return cls(aggregator, **config)

@@ -36,7 +36,7 @@ def softmax(x: tf.Tensor, axis: int = -1) -> tf.Tensor:
 
 
 def largest(values: tf.Tensor, most: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Find the indices of the largest values along the last axis.
+    """Return the indices of the largest values along the last axis.
 
     Args:
         values: Values `[N, k, n]`; those of `NEVER` do not exist.
@@ -103,7 +103,7 @@ class Aggregator(layers.Layer):
         return (shape[0], self.classes)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the layer."""
+        """Return the arguments of the layer."""
         config: dict[str, Any] = super().get_config()
         return config | {"classes": self.classes}
 
@@ -275,7 +275,7 @@ class ABMIL(Aggregator):
         return softmax(self.gate(reduced), axis=1)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the layer."""
+        """Return the arguments of the layer."""
         own = {name: getattr(self, name) for name in ("hidden", "gated", "activation", "widths")}
         return super().get_config() | own
 
@@ -313,7 +313,7 @@ class Gate(layers.Layer):
         super().build(shape)
 
     def call(self, bag: tf.Tensor) -> tf.Tensor:
-        """Compute the attention logits `[N, n]` of the instances of bags `[N, n, d]`."""
+        """Return the attention logits `[N, n]` of the instances of bags `[N, n, d]`."""
         inner = self.v(bag) * self.u(bag) if self.gated else self.v(bag)
         logits = self.w(inner)[..., 0]
         wide = (
@@ -326,7 +326,7 @@ class Gate(layers.Layer):
         return shape[:-1]
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the layer."""
+        """Return the arguments of the layer."""
         config: dict[str, Any] = super().get_config()
         own = {"hidden": self.hidden, "gated": self.gated, "activation": self.activation}
         return config | own

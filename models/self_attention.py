@@ -169,7 +169,7 @@ class SelfAttentionMIL(layers.Layer):
         return (shape[0], self.classes)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the layer."""
+        """Return the arguments of the layer."""
         config: dict[str, Any] = super().get_config()
         names = ("classes", "width", "heads", "depth", "block", "mlp")
         return config | {name: getattr(self, name) for name in names}
@@ -271,7 +271,7 @@ class SelfAttention(layers.Layer):
         return self.out(ops.reshape(attended, (ops.shape(x)[0], -1, self.width)))
 
     def first_row(self, x: tf.Tensor) -> tf.Tensor:
-        """The attention of the first token to each token, the mean over the heads.
+        """Return the attention of the first token to each token, the mean over the heads.
 
         Args:
             x: Tokens `[N, n, width]`.
@@ -296,7 +296,7 @@ class SelfAttention(layers.Layer):
         return shape
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the layer."""
+        """Return the arguments of the layer."""
         config: dict[str, Any] = super().get_config()
         names = ("width", "heads", "block")
         return config | {name: getattr(self, name) for name in names}

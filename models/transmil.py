@@ -147,7 +147,7 @@ class TransMIL(layers.Layer):
         return (shape[0], self.classes)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the layer."""
+        """Return the arguments of the layer."""
         config: dict[str, Any] = super().get_config()
         own = {"classes": self.classes, "width": self.width, "landmarks": self.landmarks}
         return config | own
@@ -283,7 +283,7 @@ class NystromAttention(layers.Layer):
         return z
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the layer."""
+        """Return the arguments of the layer."""
         config: dict[str, Any] = super().get_config()
         return config | self.config
 
