@@ -56,11 +56,11 @@ class A3Images(ImageTask):
         return True
 
     def loss(self, target: Target) -> Any:
-        """A loss of shares of classes."""
+        """Return the loss of shares of classes."""
         return keras.losses.BinaryCrossentropy(from_logits=True)
 
     def metrics(self, target: Target, data: Data) -> list[Any]:
-        """Metrics of shares of classes."""
+        """Return metrics of shares of classes."""
         return [keras.metrics.CategoricalAccuracy(name="accuracy")]
 
     def batches(
@@ -72,7 +72,7 @@ class A3Images(ImageTask):
         weights: Any = None,
         shard: Shard = ALL_BATCHES,
     ) -> tf.data.Dataset:
-        """The images of a split and their shares of classes."""
+        """Return the images of a split and their shares of classes."""
         classes = len(data.classes)
         if split == "train":
             part = replace(data.train, labels=target.labels(data.train, data))

@@ -52,7 +52,10 @@ def budget(settings: MemorySettings) -> tfbig.Budget:
 
 
 def prepare(settings: T) -> T:
-    """Set what must be set before a device is used, and put the budget of this machine into the settings.
+    """Set what must be set before a device is used; return the settings with the budget of this machine.
+
+    Args:
+        settings: Settings of the run.
 
     Raises:
         SourceError: A device or the cluster does not exist.
@@ -74,6 +77,9 @@ def prepare(settings: T) -> T:
 def begin(settings: TrainSettings) -> None:
     """Set what each run of a process needs: its strategy, and the machine rates of the run that it continues.
 
+    Args:
+        settings: Settings of the run.
+
     Raises:
         SourceError: Another flag contradicts `--strategy`, or the cluster does not exist.
     """
@@ -92,7 +98,7 @@ def _set_strategy(strategy: Any) -> None:
 
 
 def _strategy_of(settings: TrainSettings) -> Any:
-    """Create the strategy that `--strategy` names.
+    """Return the strategy that `--strategy` names.
 
     Raises:
         SourceError: Another flag contradicts it, or the cluster does not exist.

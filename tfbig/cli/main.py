@@ -18,9 +18,11 @@ from tfbig.system import signals
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "tfbig") -> int:
-    """Run a command line, by default that of the process, and return the exit code.
+    """Run a command line and return the exit code.
 
-    `prog` is the name of the program in help and errors.
+    Args:
+        argv: The command line; by default that of the process.
+        prog: Name of the program in help and errors.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     is_command = not prog.endswith(".py") and argv[:1] and argv[0] in COMMANDS

@@ -36,7 +36,11 @@ SECTIONS = ("network", "optimisation", "patches")
 
 
 def parse(argv: Sequence[str], about: str) -> TrainSettings:
-    """Parse a command line `RUN FLAGS`; print the help and exit if it asks for it.
+    """Return the settings of a command line `RUN FLAGS`; print the help and exit if it asks for it.
+
+    Args:
+        argv: The command line.
+        about: What the command does, for its help.
 
     Raises:
         FlagError: There is no such folder, or a flag is wrong.
@@ -69,7 +73,7 @@ def parse(argv: Sequence[str], about: str) -> TrainSettings:
 
 
 def page(argv: Sequence[str], about: str, task: str) -> str:
-    """The help: the flags of a task that an evaluation may change."""
+    """Return the help: the flags of a task that an evaluation may change."""
     flags = {
         name: flag
         for name, flag in flags_of(TASKS[task].settings_class()).items()
