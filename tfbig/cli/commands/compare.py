@@ -49,10 +49,7 @@ def run(settings: CompareSettings) -> int:
 
 
 def judged_runs(folder: Path) -> list[Judged]:
-    """Return the predictions of a run, or of each run of a series that has finished.
-
-    Args:
-        folder: Run folder, or folder of a series.
+    """Read the predictions of a run, or of each run of a series that has finished.
 
     Raises:
         SourceError: None has finished, or it made no predictions with labels.
@@ -91,10 +88,7 @@ def _say_other_cases(runs: dict[str, list[Judged]]) -> None:
 
 
 def table(runs: dict[str, list[Judged]]) -> list[dict[str, Any]]:
-    """Return a row for each metric and run: its mean, its interval, and its difference from the first run.
-
-    Args:
-        runs: Predictions of each run or series, by its name.
+    """A row for each metric and run: its mean, its interval, and its difference from the first run.
 
     Raises:
         SourceError: The runs share no metric.
@@ -129,11 +123,7 @@ def _difference(values: tuple[float, float, float] | None) -> dict[str, Any]:
 
 
 def text(rows: list[dict[str, Any]]) -> str:
-    """Return a line for each row of the table.
-
-    Args:
-        rows: Rows of `table`.
-    """
+    """Write a line for each row of the table."""
     lines = []
     for row in rows:
         line = f"{row['metric']:26} {row['run']}: {row['mean']:.4f} ({row['95 % from']:.4f} to {row['to']:.4f})"
