@@ -22,9 +22,7 @@ from tfbig.units import counted
 def read(folder: Path, seed: int) -> Found:
     """Check `dataset.json`, and the header and the labels of every case.
 
-    Args:
-        folder: Folder of the data set.
-        seed: Random seed of the split that training draws.
+    The seed is that of the split that training draws.
 
     Raises:
         SourceError: `dataset.json` is missing or wrong, or there are no cases.
@@ -58,7 +56,7 @@ def read(folder: Path, seed: int) -> Found:
 
 
 def _checked(case: Case, about: VolumeSet) -> tuple[Volume, np.ndarray]:
-    """Return the image of a case, and the number of voxels of each class.
+    """Open the image of a case, and count the voxels of each class.
 
     Raises:
         SourceError: A file cannot be read, has another grid than the image, or holds an unknown label.
