@@ -19,10 +19,7 @@ from tfbig.patchgd import PatchGDSegmentation
 
 
 def make(settings: PredictSettings) -> Predictor:
-    """Return the predictor for `settings.model`.
-
-    Args:
-        settings: Settings of the command.
+    """Choose the predictor for `settings.model`, and load the model.
 
     Raises:
         SourceError: There is no such model, or its inputs and outputs are of another kind.
