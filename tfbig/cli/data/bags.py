@@ -205,7 +205,7 @@ def _read_coords(settings: MILSettings, rows: Sequence[Row]) -> dict[Path, Coord
     """
     coords, folder = {}, settings.coords or ""
     for file in (tile_coords.file_of(folder, row["path"]) for row in rows if row["path"]):
-        with suppress(*cohort.UNREADABLE):  # such files are named when their slide is opened
+        with suppress(*cohort.UNREADABLE):  # named when the slide is opened
             coords[file] = read_coords(file)
     resolution, size = _resolution(settings), settings.tile
     for file, tiles in coords.items():

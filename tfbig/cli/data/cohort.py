@@ -46,7 +46,7 @@ CohortSettings: TypeAlias = MILSettings | ImageSettings
 TableSettings: TypeAlias = CohortSettings | SegmentationSettings
 """Settings of a run whose table of slides may have no labels."""
 _MOST_NEAR = 20
-"""Most missing files for which a similar name is looked for."""
+"""Most missing files of which the one is looked for that is like them."""
 UNREADABLE = (TfbigError, OSError, ValueError, MemoryError)
 
 
