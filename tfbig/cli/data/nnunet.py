@@ -74,8 +74,7 @@ def read(folder: Path) -> VolumeSet:
     if not cases:
         raise SourceError(
             f"{file}: none of its cases has an image and labels; expected imagesTr/CASE_0000.nii.gz and "
-            "labelsTr/CASE.nii.gz. "
-            f"{missing[0] if missing else 'Check the folder.'}"
+            f"labelsTr/CASE.nii.gz. {missing[0] if missing else 'Check the folder.'}"
         )
     name = str(about.get("name") or folder.resolve().name)
     return VolumeSet(name, channels, classes, tuple(cases), others, tuple(missing))

@@ -55,8 +55,7 @@ class Preparation:
         if volume.shape[3] != 1:
             raise SourceError(
                 f"{volume.name}: holds {counted(volume.shape[3], 'channel')}; expected labels of one, [D, H, W]. Take "
-                "the maximum of "
-                "one-hot labels, or one time of a series."
+                "the maximum of one-hot labels, or one time of a series."
             )
         return self._on_grid(KnownLabels(volume, classes), nearest=True)
 
@@ -200,8 +199,7 @@ def stacked(paths: Sequence[Any], name: str, channels: int | None = None) -> Vol
         )
         raise SourceError(
             f"{name}: holds {counted(volume.shape[3], 'channel')}; expected {several}. Take one time of a series, or "
-            "use the images that "
-            "the network was trained on."
+            "use the images that the network was trained on."
         )
     return volume
 

@@ -45,9 +45,8 @@ def make(settings: PredictSettings) -> Predictor:
     if kind is None:
         raise SourceError(
             f"{settings.model}: maps {image.shape} to {output.shape}; expected images [N, H, W, C] to masks "
-            "[N, H, W, K] or to classes [N, K], volumes "
-            "[N, D, H, W, C] to masks [N, D, H, W, K], or bags of tiles [N, n, H, W, C] or of features [N, n, d] to "
-            "classes."
+            "[N, H, W, K] or to classes [N, K], volumes [N, D, H, W, C] to masks [N, D, H, W, K], or bags of tiles "
+            "[N, n, H, W, C] or of features [N, n, d] to classes."
         )
     predictor: Predictor = kind(settings, plain, config)
     return predictor

@@ -31,8 +31,7 @@ def read(folder: Path, seed: int) -> Found:
     found = Found(folder=folder, missing=shortened(about.missing, "files"))
     found.there.append(
         f"{counted(len(about.cases), 'case')} with labels, {len(about.others)} to predict, channels "
-        f"{', '.join(about.channels)}, classes "
-        f"{', '.join(about.classes)}"
+        f"{', '.join(about.channels)}, classes {', '.join(about.classes)}"
     )
     usable: list[Volume] = []
     wrong: list[str] = []
@@ -49,8 +48,7 @@ def read(folder: Path, seed: int) -> Found:
     found.there += _described(usable, about, counts.tolist())
     found.notes.append(
         f"training draws 70 % of the cases to train on, 10 % for validation and 20 % to test, with seed {seed}; the "
-        "folds of "
-        "nnU-Net (splits_final.json) are not used"
+        "folds of nnU-Net (splits_final.json) are not used"
     )
     return found
 
