@@ -29,31 +29,31 @@ _OVERLAP_OF_A_CLASS = "dice_"
 
 
 @dataclass(frozen=True)
-class Judged:
+class ScoredPredictions:
     """Predictions of a run, and what they are judged by.
 
     Attributes:
         cases: Case of each prediction `[n]`: the patient if the run knows it, else the slide, bag or image.
-        measures: For each metric, by its name in `metrics.json`, a function of weights of the predictions.
+        measures: Function of the weights of the predictions for each metric, by its name in `metrics.json`.
     """
 
     cases: tuple[str, ...]
     measures: Mapping[str, Measure]
 
 
-def read(folder: str | Path) -> Judged:
+def read(folder: str | Path) -> ScoredPredictions:
     """Read the predictions of a training or an evaluation; without metrics if their kind is not known."""
     rows = run_folder.read_rows(Path(folder) / run_folder.PREDICTIONS)
-    return Judged(_cases(rows, Path(folder)), _measures(rows))
+    return ScoredPredictions(_cases(rows, Path(folder)), _measures(rows))
 
 
-def means(runs: Sequence[Judged]) -> dict[str, float]:
+def means(runs: Sequence[ScoredPredictions]) -> dict[str, float]:
     """The mean over the runs of each metric that all have."""
     ones = {case: np.ones(1) for run in runs for case in run.cases}
     return {name: float(values[0]) for name, values in _sampled(runs, ones).items()}
 
 
-def intervals(runs: Sequence[Judged], seed: int = 0) -> dict[str, tuple[float, float]]:
+def intervals(runs: Sequence[ScoredPredictions], seed: int = 0) -> dict[str, tuple[float, float]]:
     """Compute a 95 % confidence interval of the mean over the runs of each metric that all have.
 
     Cases are drawn with replacement, as many as there are (Efron, "Bootstrap methods: another look at the jackknife",
@@ -61,11 +61,13 @@ def intervals(runs: Sequence[Judged], seed: int = 0) -> dict[str, tuple[float, f
     is not defined do not count for its mean. The interval says how the mean depends on the cases, not on training.
     Equal seeds give equal intervals.
     """
-    return {name: _ends(values) for name, values in _sampled(runs, _drawn(runs, seed)).items()}
+    return {
+        name: _ends(values) for name, values in _sampled(runs, _times_drawn(runs, seed)).items()
+    }
 
 
 def differences(
-    first: Sequence[Judged], second: Sequence[Judged], seed: int = 0
+    first: Sequence[ScoredPredictions], second: Sequence[ScoredPredictions], seed: int = 0
 ) -> dict[str, tuple[float, float, float]]:
     """Compute how much the mean of the second runs exceeds that of the first, and its interval, by metric.
 
@@ -73,7 +75,7 @@ def differences(
 
     Cases that both tested are drawn for both, so that the interval is that of paired data.
     """
-    weights = _drawn([*first, *second], seed)
+    weights = _times_drawn([*first, *second], seed)
     before, after = (_sampled(runs, weights) for runs in (first, second))
     points = [means(runs) for runs in (first, second)]
     return {
@@ -83,7 +85,7 @@ def differences(
     }
 
 
-def _drawn(runs: Sequence[Judged], seed: int) -> dict[str, Floats]:
+def _times_drawn(runs: Sequence[ScoredPredictions], seed: int) -> dict[str, Floats]:
     """Draw the samples of cases: how often each case is in each sample."""
     names = sorted({case for run in runs for case in run.cases})
     if not names:
@@ -93,7 +95,7 @@ def _drawn(runs: Sequence[Judged], seed: int) -> dict[str, Floats]:
     return dict(zip(names, counts.T.astype(np.float64), strict=True))
 
 
-def _sampled(runs: Sequence[Judged], weights: Mapping[str, Floats]) -> dict[str, Floats]:
+def _sampled(runs: Sequence[ScoredPredictions], weights: Mapping[str, Floats]) -> dict[str, Floats]:
     """The mean over the runs of each metric that all have, for each sample."""
     if not all(run.measures for run in runs):
         return {}

@@ -11,7 +11,7 @@ from tfbig.cli.settings.commands import CompareSettings
 from tfbig.cli.settings.series import members
 from tfbig.errors import SourceError
 from tfbig.results import figures, judgement, report, run_folder
-from tfbig.results.judgement import Judged
+from tfbig.results.judgement import ScoredPredictions
 
 SETTINGS = "compare.yaml"
 NAMES = {
@@ -48,7 +48,7 @@ def run(settings: CompareSettings) -> int:
     return 0
 
 
-def judged_runs(folder: Path) -> list[Judged]:
+def judged_runs(folder: Path) -> list[ScoredPredictions]:
     """Read the predictions of a run, or of each run of a series that has finished.
 
     Raises:
@@ -74,7 +74,7 @@ def judged_runs(folder: Path) -> list[Judged]:
     return judged
 
 
-def _say_other_cases(runs: dict[str, list[Judged]]) -> None:
+def _say_other_cases(runs: dict[str, list[ScoredPredictions]]) -> None:
     """Say which cases of a run or series the first one did not test: these are not compared in pairs."""
     cases = {
         name: dict.fromkeys(case for run in each for case in run.cases)
@@ -87,7 +87,7 @@ def _say_other_cases(runs: dict[str, list[Judged]]) -> None:
         side_tables.say_unmatched(name, missing, len(own), free, f"no case that {first} tested")
 
 
-def table(runs: dict[str, list[Judged]]) -> list[dict[str, Any]]:
+def table(runs: dict[str, list[ScoredPredictions]]) -> list[dict[str, Any]]:
     """A row for each metric and run: its mean, its interval, and its difference from the first run.
 
     Raises:

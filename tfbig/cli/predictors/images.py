@@ -104,13 +104,13 @@ class Images(Predictor):
         with source.lent() as handle:
             z = self.model.latent(tf.constant([handle]))
         bag, attention = images.attention_by_code(self.model, source, z)
-        (rows, columns), (top, left) = _placed(slide, source)
+        (rows, columns), (top, left) = _place_of_pixels(slide, source)
         corners = np.rint(np.asarray(bag.coords) * (columns, rows) + (left, top)).astype(np.int64)
         coords = sources.Coords(slide.title, corners, bag.shape[1], columns, row_step=rows)
         results.write_attention(self.settings, path, slide, coords, attention, title)
 
 
-def _placed(
+def _place_of_pixels(
     slide: Slide, source: sources.Source
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Measure a pixel of an image in pixels of level 0: its height and width, and row and column of the first."""

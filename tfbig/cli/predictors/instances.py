@@ -33,7 +33,7 @@ from tfbig.system import progress
 from tfbig.system.output_folder import file_in
 from tfbig.units import counted
 
-MAPS: Final = 2
+NUM_MAPS: Final = 2
 """Outputs of the network: foreground and distance."""
 SHOWN: Final = 1024
 """Largest side of the picture, a part from the middle of the slide."""
@@ -46,7 +46,7 @@ class Instances(Predictor):
 
     def __init__(self, settings: PredictSettings, plain: Any, config: Config) -> None:
         outputs = plain.outputs[0].shape[-1]
-        if outputs != MAPS:
+        if outputs != NUM_MAPS:
             raise SourceError(
                 f"{settings.model}: has {outputs} outputs; --instances expects 2, foreground and distance."
             )
