@@ -26,7 +26,7 @@ _FLAGS = (
     (r"--devices: devices=", "--devices "),
     (r", pad the image \(tfbig\.sources\.Padded\), or exclude it", ", or leave the slide out"),
 )
-"""Patterns of arguments of Python in an error, and the flags that replace them."""
+"""Patterns of what the library calls its arguments, and what they are in the command line."""
 _PRECISION = r" or --precision mixed_\1"
 _STORES = {"plan": r" or --store \1", "train": _PRECISION, "evaluate": _PRECISION}
 """What replaces `store=`, by command; a prediction has the precision of its model."""
@@ -37,7 +37,12 @@ LOOK = "make tiles with tfbig tile, look at its pictures, and use them with --co
 
 
 def in_flags(error: Exception, command: str) -> str:
-    """The text of an error, with flags of a command in place of arguments of Python."""
+    """Return the text of an error, with flags in place of arguments of Python.
+
+    Args:
+        error: The error.
+        command: Name of the command.
+    """
     text = str(error)
     for pattern, flag in (*_FLAGS, (r" or store='(\w+)'", _STORES.get(command, ""))):
         text = re.sub(pattern, flag, text)

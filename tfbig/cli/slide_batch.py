@@ -80,7 +80,11 @@ class Outcome(NamedTuple):
 
 
 def with_resolution(settings: S, **default: float) -> S:
-    """The settings with a default resolution, such as `mpp=0.5`, if they have none.
+    """Return the settings with the default resolution if they have none.
+
+    Args:
+        settings: Settings of the command.
+        **default: The default, such as `mpp=0.5`.
 
     Raises:
         SourceError: More than one is set.

@@ -108,7 +108,10 @@ def _read_ahead(tiles: Bag, at_once: int) -> Iterator[tuple[int, npt.NDArray[Any
 
 
 def checksum(settings: FeaturesSettings) -> str | None:
-    """The SHA-256 of the file of `--encoder-weights`, or None without.
+    """Return the SHA-256 of the file of `--encoder-weights`, or None without.
+
+    Args:
+        settings: Settings of the command.
 
     Raises:
         SourceError: The file cannot be read, or has another SHA-256 than `--weights-sha256`.

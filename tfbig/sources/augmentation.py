@@ -154,7 +154,7 @@ class Augmentation:
         return augmented
 
     def _stained(self, x: Image) -> Image:
-        """Change the stains of pixels `[..., C]` from 0 to 1: `-log(y) = (-log(x) H^-1 * scale + shift) H`."""
+        """Return pixels `[..., C]` from 0 to 1 with changed stains: `-log(y) = (-log(x) H^-1 * scale + shift) H`."""
         if x.shape[-1] != 3 or not self.changes_stains:
             return x
         change = hed_from_rgb * np.array(self.stain_scale) @ rgb_from_hed
