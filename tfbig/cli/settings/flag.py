@@ -68,8 +68,8 @@ class Flag:
         path: Whether the value is a path, which is saved as an absolute one.
         exists: What the value must be on disk: "file", "folder", "file or folder", or "" if it is no path that is read.
         positional: Whether it has no name on the command line.
-        interchangeable: Values with the same results; a resumed run may change from one to another.
-        words: Values that are no paths, of a flag whose value is else a path.
+        same_results: Values with the same results; a resumed run may change from one to another.
+        not_paths: Values that are no paths, of a flag whose value is else a path.
         type: Function that parses the text of a value; None for text.
         choices: The values that can be chosen; the meaning of each if it is a mapping.
         nargs: How many values: None for one, a number, "+", "*", or "?" for a positional one that may be missing.
