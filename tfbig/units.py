@@ -15,7 +15,7 @@ ALIGNMENT = 64
 
 
 def aligned(size: int) -> int:
-    """The bytes that an array of `size` bytes occupies: whole alignments, and at least one."""
+    """Return the bytes that an array of `size` bytes occupies: whole alignments, and at least one."""
     return max(-(-size // ALIGNMENT), 1) * ALIGNMENT
 
 

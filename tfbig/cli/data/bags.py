@@ -24,7 +24,7 @@ from tfbig.sources.table import SPLITS, Row
 
 
 def load(settings: MILSettings) -> Data:
-    """Open the data that `--bags` names."""
+    """Return the data that `--bags` names."""
     loaders: dict[str, Callable[[MILSettings], Data]] = {
         "folder": _folder,
         "slides": _slides,

@@ -8,17 +8,17 @@ from typing import Final
 
 from tfbig.tasks import TASKS
 
-Recogniser = tuple[str, str, Callable[[Path], bool]]
+Rule = tuple[str, str, Callable[[Path], bool]]
 """Kind, what its folder contains in words, and whether a folder contains it."""
 
 
 def _has(*names: str) -> Callable[[Path], bool]:
-    """Make a test whether a folder has all files and folders of these names."""
+    """Return a function that returns whether a folder has all files and folders of some names."""
     return lambda folder: all((folder / name).exists() for name in names)
 
 
 def _has_classes(folder: Path) -> bool:
-    """Whether a folder, or `train` in it, has two folders with files or more, and no images beside them."""
+    """Return whether a folder, or `train` in it, has two folders with files or more, and no images beside them."""
     training = folder / "train"
     children = list((training if training.is_dir() else folder).iterdir())
     classes = [
@@ -31,8 +31,8 @@ def _is_image(path: Path) -> bool:
     return path.suffix.lower() in (".png", ".jpg", ".jpeg", ".tif", ".tiff")
 
 
-_SLIDES: Final[Recogniser] = ("slides", "slides.csv", _has("slides.csv"))
-RECOGNISERS: Final[dict[str, tuple[Recogniser, ...]]] = {
+_SLIDES: Final[Rule] = ("slides", "slides.csv", _has("slides.csv"))
+RULES: Final[dict[str, tuple[Rule, ...]]] = {
     "images": (
         ("folder", "images.csv", _has("images.csv")),
         _SLIDES,
@@ -45,11 +45,15 @@ RECOGNISERS: Final[dict[str, tuple[Recogniser, ...]]] = {
         ("slides", "a folder of slides for each class", _has_classes),
     ),
 }
-"""Recognisers of `--images` and `--bags`; the first that fits counts."""
+"""Rules of `--images` and `--bags`, of which the first that fits counts."""
 
 
 def kind(name: str, data: str) -> str:
-    """Recognise the kind of some data by its files; `name` is "images" or "bags".
+    """Return the kind of some data.
+
+    Args:
+        name: "images" or "bags".
+        data: Path of the data: a table of slides, or a folder.
 
     Raises:
         ValueError: The folder contains nothing that the rules know, or the table is one of images or bags in a folder.
@@ -58,9 +62,9 @@ def kind(name: str, data: str) -> str:
     if not path.is_dir():
         _check_table(name, path)
         return "slides"
-    found = next((kind for kind, _, fits in RECOGNISERS[name] if fits(path)), None)
+    found = next((kind for kind, _, fits in RULES[name] if fits(path)), None)
     if found is None:
-        known = "; ".join(f"{kind}: {contents}" for kind, contents, _ in RECOGNISERS[name])
+        known = "; ".join(f"{kind}: {contents}" for kind, contents, _ in RULES[name])
         raise ValueError(
             f"--data {data}: cannot tell what it contains. Expected a table of slides, or a folder with one of these "
             f"({known}). Check the path, or name the kind with --{name}."
@@ -69,12 +73,21 @@ def kind(name: str, data: str) -> str:
 
 
 def is_of_slides(data: str) -> bool:
-    """Whether a table belongs to a folder of slides with masks, rather than to scenes."""
+    """Return whether a table is the one of a folder of slides with masks, rather than of scenes.
+
+    Args:
+        data: Path of the table.
+    """
     return Path(data).name == TASKS["segmentation"].table
 
 
 def place(task: str, data: str) -> str:
-    """Turn the path of a table into that of its folder, or the reverse, as the task expects."""
+    """Return the folder of a table, for tasks that read a folder with it, and the table in a folder for the others.
+
+    Args:
+        task: The task.
+        data: Path of the data.
+    """
     path, declared = Path(data), TASKS[task]
     if declared.reads_table:
         return str(path / declared.table) if (path / declared.table).is_file() else data
