@@ -131,18 +131,18 @@ class ABMILX(layers.Layer):
         super().build(shape)
 
     def call(self, bag: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """Return the logits `[N, classes]` of bags `[N, n, d]`."""
+        """Compute the logits `[N, classes]` of bags `[N, n, d]`."""
         x = self._split(self.drop(self._embed(bag), training=training))
         weights = ops.cast(self._weights(x), x.dtype)
         pooled = ops.matmul(weights[:, :, None], x)  # [N, heads, 1, width / heads]
         return self._classify(ops.reshape(pooled, (-1, self.width)))
 
     def attention(self, bag: Array) -> tf.Tensor:
-        """Return the attention of each instance, `[N, n]`, the mean over the heads."""
+        """The attention of each instance, `[N, n]`, the mean over the heads."""
         return ops.mean(self._weights(self._split(self._embed(bag))), axis=1)
 
     def scores(self, bag: Array) -> tf.Tensor:
-        """Return the logits of each instance, classified as if it were the whole bag.
+        """Compute the logits of each instance, classified as if it were the whole bag.
 
         Args:
             bag: Features `[N, n, d]`.
@@ -153,11 +153,11 @@ class ABMILX(layers.Layer):
         return self._classify(self._embed(bag))
 
     def _embed(self, bag: Array) -> tf.Tensor:
-        """Return the reduced features `[N, n, width]`."""
+        """The reduced features `[N, n, width]`."""
         return self.embed(self.norms[0](bag) if self.normalise else bag)
 
     def _split(self, h: tf.Tensor) -> tf.Tensor:
-        """Return features `[N, n, width]` as `[N, heads, n, width / heads]`."""
+        """Split features `[N, n, width]` into heads, `[N, heads, n, width / heads]`."""
         shape = (ops.shape(h)[0], -1, self.heads, self.width // self.heads)
         return ops.transpose(ops.reshape(h, shape), (0, 2, 1, 3))
 
@@ -171,14 +171,14 @@ class ABMILX(layers.Layer):
         return softmax(a)
 
     def _classify(self, x: tf.Tensor) -> tf.Tensor:
-        """Return the logits of pooled features `[..., width]`."""
+        """The logits of pooled features `[..., width]`."""
         x = self.project(x)
         if self.mlp:
             x = x + self.narrow(self.wide(x if self.normalise else self.mlp_norm(x)))
         return self.head(self.norms[1](x) if self.normalise else x)
 
     def compute_output_shape(self, shape: Shape) -> Shape:
-        """Return the shape `[N, classes]` of the logits of features `[N, n, d]`."""
+        """The shape `[N, classes]` of the logits of features `[N, n, d]`."""
         return (shape[0], self.classes)
 
     def get_config(self) -> dict[str, Any]:

@@ -102,7 +102,7 @@ class CLAM(layers.Layer):
         super().build(shape)
 
     def call(self, bag: tf.Tensor, training: bool | None = None) -> dict[str, tf.Tensor]:
-        """Return the logits of bags and of their most and least attended instances.
+        """Compute the logits of bags and of their most and least attended instances.
 
         Args:
             bag: Features `[N, n, d]`.
@@ -116,7 +116,7 @@ class CLAM(layers.Layer):
         return {"bag": self._classify(h, a), "instances": self._ends(h, a)}
 
     def attention(self, bag: Array) -> tf.Tensor:
-        """Return the attention of each instance, `[N, n]`: with `per_class`, that of the predicted class.
+        """The attention of each instance, `[N, n]`: with `per_class`, that of the predicted class.
 
         Args:
             bag: Features `[N, n, d]`.
@@ -132,7 +132,7 @@ class CLAM(layers.Layer):
         return ops.take_along_axis(softmax(a), predicted[:, None, None], axis=1)[:, 0]
 
     def scores(self, bag: Array) -> tf.Tensor:
-        """Return the logits of each instance, classified as if it were the whole bag.
+        """Compute the logits of each instance, classified as if it were the whole bag.
 
         Args:
             bag: Features `[N, n, d]`.
@@ -151,7 +151,7 @@ class CLAM(layers.Layer):
         return ops.cast(a, keras.backend.result_type(a.dtype, "float32"))
 
     def _classify(self, h: tf.Tensor, a: tf.Tensor) -> tf.Tensor:
-        """Return the logits `[N, classes]` of features pooled by the softmax of `a`, `[N, branches, n]`."""
+        """The logits `[N, classes]` of features pooled by the softmax of `a`, `[N, branches, n]`."""
         pooled = ops.matmul(ops.cast(softmax(a), h.dtype), h)
         if not self.per_class:
             return self.head(pooled[:, 0])
@@ -181,7 +181,7 @@ class CLAM(layers.Layer):
         return _diagonal(logits, 2) if self.per_class else logits[:, 0]
 
     def compute_output_shape(self, shape: Shape) -> dict[str, Shape]:
-        """Return the shapes of the logits of features `[N, n, d]`: of `bag` and of `instances`."""
+        """The shapes of the logits of features `[N, n, d]`: of `bag` and of `instances`."""
         return {
             "bag": (shape[0], self.classes),
             "instances": (shape[0], self.classes, 2 * self.samples, 2),
@@ -195,7 +195,7 @@ class CLAM(layers.Layer):
 
 
 def _diagonal(x: tf.Tensor, axis: int) -> tf.Tensor:
-    """Return the entries of `x` that have the same index on axis 1 and on `axis`, which is left out."""
+    """The entries of `x` that have the same index on axis 1 and on `axis`, which is left out."""
     count = x.shape[1]
     return ops.stack([ops.take(x[:, i], i, axis=axis - 1) for i in range(count)], axis=1)
 
@@ -248,7 +248,7 @@ class InstanceLoss(keras.losses.Loss):
         self.subtyping = subtyping
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """Return the loss of each bag.
+        """Compute the loss of each bag.
 
         Args:
             y_true: Labels of the bags, `[N]` or `[N, 1]`.
@@ -260,7 +260,7 @@ class InstanceLoss(keras.losses.Loss):
         if len(y_true.shape) != 1 and tuple(y_true.shape[1:]) != (1,):
             raise ValueError(f"labels of shape {tuple(y_true.shape)}; expected [N] or [N, 1].")
         exists = ops.stop_gradient(y_pred[..., 0]) > NEVER / 2
-        margin = ops.where(exists, y_pred[..., 0] - y_pred[..., 1], 0)  # of target 1
+        margin = ops.where(exists, y_pred[..., 0] - y_pred[..., 1], 0)  # margin of target 1
         exists = ops.cast(exists, margin.dtype)
         half = y_pred.shape[2] // 2
         signs = ops.cast(ops.concatenate([ops.ones(half), -ops.ones(half)]), margin.dtype)
@@ -278,6 +278,6 @@ class InstanceLoss(keras.losses.Loss):
         return ops.sum(labels * inside + (1 - labels) * outside, axis=1) / classes
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the loss."""
+        """The arguments of the loss."""
         config: dict[str, Any] = super().get_config()
         return config | {"kind": self.kind, "subtyping": self.subtyping}

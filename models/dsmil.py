@@ -81,7 +81,7 @@ class DSMIL(layers.Layer):
         super().build(shape)
 
     def call(self, bag: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the logits of both streams.
+        """Compute the logits of both streams.
 
         Args:
             bag: Features `[N, n, d]`.
@@ -97,7 +97,7 @@ class DSMIL(layers.Layer):
         return {"bag": self._classify(bag, a), "max": largest}
 
     def attention(self, bag: Array) -> tf.Tensor:
-        """Return the attention of the class that is predicted for the bag.
+        """The attention of the class that is predicted for the bag.
 
         Args:
             bag: Features `[N, n, d]`.
@@ -110,7 +110,7 @@ class DSMIL(layers.Layer):
         return ops.take_along_axis(a, predicted[:, None, None], axis=1)[:, 0]
 
     def scores(self, bag: Array) -> tf.Tensor:
-        """Return the logits of each instance, of the stream of instances.
+        """Compute the logits of each instance, of the stream of instances.
 
         Args:
             bag: Features `[N, n, d]`.
@@ -129,13 +129,13 @@ class DSMIL(layers.Layer):
         return softmax(a)
 
     def _classify(self, bag: Array, a: tf.Tensor) -> tf.Tensor:
-        """Return the logits `[N, classes]` of features pooled with attention `[N, classes, n]`."""
+        """The logits `[N, classes]` of features pooled with attention `[N, classes, n]`."""
         v = self.v(bag) if self.values else ops.convert_to_tensor(bag, self.compute_dtype)
         pooled = ops.matmul(ops.cast(a, v.dtype), v)
         return self.head(ops.reshape(pooled, (-1, self.classes * v.shape[-1])))
 
     def compute_output_shape(self, shape: Shape) -> dict[str, Shape]:
-        """Return the shapes of the logits of features `[N, n, d]`: of `bag` and of `max`."""
+        """The shapes of the logits of features `[N, n, d]`: of `bag` and of `max`."""
         return dict.fromkeys(("bag", "max"), (shape[0], self.classes))
 
     def get_config(self) -> dict[str, Any]:
@@ -146,5 +146,5 @@ class DSMIL(layers.Layer):
 
 
 def _critical(c: tf.Tensor) -> tf.Tensor:
-    """Return the index of the instance with the highest score of each class, `[N, classes]`."""
+    """Find the instance with the highest score of each class, `[N, classes]`."""
     return ops.argmax(c, axis=1)

@@ -120,7 +120,7 @@ class DTFDMIL(layers.Layer):
         super().build(shape)
 
     def call(self, bag: tf.Tensor, training: bool | None = None) -> dict[str, tf.Tensor]:
-        """Return the logits of bags and of their pseudo-bags.
+        """Compute the logits of bags and of their pseudo-bags.
 
         Args:
             bag: Features `[N, n, d]`.
@@ -137,7 +137,7 @@ class DTFDMIL(layers.Layer):
         return {"bag": self.tier2(_weigh(b[:, None], items)[:, 0]), "pseudo": self.tier1(pseudo)}
 
     def attention(self, bag: Array) -> tf.Tensor:
-        """Return the weight of each instance in its pseudo-bag times the weight of that in the bag.
+        """The weight of each instance in its pseudo-bag times the weight of that in the bag.
 
         If several instances are distilled from a pseudo-bag, the weight of the pseudo-bag is their sum.
 
@@ -155,7 +155,7 @@ class DTFDMIL(layers.Layer):
         return ops.sum(a * b[..., None], axis=1)
 
     def scores(self, bag: Array) -> tf.Tensor:
-        """Return the logits of each instance, classified by tier 1 as if it were a pseudo-bag.
+        """Compute the logits of each instance, classified by tier 1 as if it were a pseudo-bag.
 
         Args:
             bag: Features `[N, n, d]`.
@@ -166,7 +166,7 @@ class DTFDMIL(layers.Layer):
         return self.tier1(self._features(bag))
 
     def _features(self, bag: Array) -> tf.Tensor:
-        """Return the reduced features `[N, n, width]` of bags `[N, n, d]`."""
+        """Reduce bags `[N, n, d]` to features `[N, n, width]`."""
         x = self.reduce(bag)
         for first, second in zip(self.residual[::2], self.residual[1::2], strict=True):
             x = x + second(first(x))
@@ -184,13 +184,13 @@ class DTFDMIL(layers.Layer):
         return ops.equal(places[:, None] % self.groups, groups)
 
     def _weights(self, h: tf.Tensor, members: tf.Tensor) -> tf.Tensor:
-        """Return the attention in each pseudo-bag, `[N, groups, n]`: exactly 0 for instances of other pseudo-bags."""
+        """The attention in each pseudo-bag, `[N, groups, n]`: exactly 0 for instances of other pseudo-bags."""
         return softmax(ops.where(members, self.gate1(h)[:, None], NEVER))
 
     def _distil(
         self, h: tf.Tensor, a: tf.Tensor, members: tf.Tensor, pseudo: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the features that are passed to tier 2, and their attention there.
+        """Choose the features that are passed to tier 2, and compute their attention there.
 
         Args:
             h: Features of the instances, `[N, n, width]`.
@@ -210,7 +210,7 @@ class DTFDMIL(layers.Layer):
         return items, softmax(ops.where(exists, self.gate2(items), NEVER))
 
     def _choose_instances(self, h: tf.Tensor, a: tf.Tensor, members: tf.Tensor) -> list[tf.Tensor]:
-        """Return the indices of the distilled instances and a mask of those that exist.
+        """Choose the instances to distil: their indices, and a mask of those that exist.
 
         Args:
             h: Features of the instances, `[N, n, width]`.
@@ -234,7 +234,7 @@ class DTFDMIL(layers.Layer):
         ]
 
     def _rank(self, h: tf.Tensor, a: tf.Tensor) -> tf.Tensor:
-        """Return values in the order of the activation of the last class.
+        """Rank instances: values in the order of the activation of the last class.
 
         `softmax(c)[-1] = 1 / (classes + sum(expm1(c - c[-1])))`. That sum separates instances that all weigh 1e-5, for
         which the softmax itself is rounded to `1 / classes`.
@@ -251,7 +251,7 @@ class DTFDMIL(layers.Layer):
         return -ops.sum(ops.expm1(ops.minimum(c - c[..., -1:], LARGEST)), axis=-1)
 
     def compute_output_shape(self, shape: Shape) -> dict[str, Shape]:
-        """Return the shapes of the logits of features `[N, n, d]`: of `bag` and of `pseudo`."""
+        """The shapes of the logits of features `[N, n, d]`: of `bag` and of `pseudo`."""
         return {
             "bag": (shape[0], self.classes),
             "pseudo": (shape[0], self.groups, self.classes),
@@ -264,7 +264,7 @@ class DTFDMIL(layers.Layer):
 
 
 def _weigh(weights: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """Return the weighted sums `[N, k, d]` of `[N, n, d]` with weights `[N, k, n]`."""
+    """Sum `[N, n, d]` with weights `[N, k, n]`, to `[N, k, d]`."""
     return ops.matmul(ops.cast(weights, x.dtype), x)
 
 
@@ -316,7 +316,7 @@ class PseudoBagLoss(keras.losses.Loss):
         self.reduce = reduce
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """Return the loss of each bag.
+        """Compute the loss of each bag.
 
         Args:
             y_true: Labels of the bags, `[N]` or `[N, 1]`.
@@ -333,6 +333,6 @@ class PseudoBagLoss(keras.losses.Loss):
         return ops.sum(losses, axis=1) if self.reduce == "sum" else ops.mean(losses, axis=1)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the loss."""
+        """The arguments of the loss."""
         config: dict[str, Any] = super().get_config()
         return config | {"reduce": self.reduce}

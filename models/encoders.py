@@ -130,7 +130,7 @@ NETWORKS: dict[str, Builder] = RESNETS | {"mobilenetv2": mobilenetv2}
 
 
 def without_norm(model: keras.Model) -> keras.Model:
-    """Return the same model, with new weights, without its BatchNormalization layers (an option of ABMIL-ACC).
+    """Clone a model, with new weights, without its BatchNormalization layers (an option of ABMIL-ACC).
 
     Args:
         model: A functional model, possibly with models inside.

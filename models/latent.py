@@ -108,11 +108,11 @@ class BagHead(layers.Layer):
         super().build(shape)
 
     def call(self, z: tf.Tensor) -> tf.Tensor:
-        """Return the logits `[N, classes]` of Z `[N, *cells, d]`."""
+        """Compute the logits `[N, classes]` of Z `[N, *cells, d]`."""
         return self.aggregator(self._bag(z))
 
     def attention(self, z: Array) -> tf.Tensor:
-        """Return the weight of each patch.
+        """The weight of each patch.
 
         Args:
             z: Z, `[N, *cells, d]`.
@@ -123,7 +123,7 @@ class BagHead(layers.Layer):
         return self.aggregator.attention(self._bag(z))
 
     def scores(self, z: Array) -> tf.Tensor:
-        """Return the logits of each patch.
+        """Compute the logits of each patch.
 
         Args:
             z: Z, `[N, *cells, d]`.
@@ -134,13 +134,13 @@ class BagHead(layers.Layer):
         return self.aggregator.scores(self._bag(z))
 
     def _bag(self, z: Array) -> tf.Tensor:
-        """Return the codes `[N, n, d]` of Z `[N, *cells, d]`, with their positions if these are asked for."""
+        """The codes `[N, n, d]` of Z `[N, *cells, d]`, with their positions if these are asked for."""
         if self.positions:
             z = z + ops.cast(positions(ops.shape(z)[1:-1], z.shape[-1]), z.dtype)
         return ops.reshape(z, (ops.shape(z)[0], -1, z.shape[-1]))
 
     def compute_output_shape(self, shape: Shape) -> Shape:
-        """Return the shape `[N, classes]` of the logits of Z `[N, *cells, d]`."""
+        """The shape `[N, classes]` of the logits of Z `[N, *cells, d]`."""
         logits: Shape = self.aggregator.compute_output_shape((shape[0], None, shape[-1]))
         return logits
 
@@ -255,7 +255,7 @@ def baseline(
 
 
 def positions(cells: Sequence[int | tf.Tensor], width: int) -> tf.Tensor:
-    """Return sines and cosines of positions.
+    """Encode positions as sines and cosines.
 
     Each axis gets an equal, even number p of channels: channels `2i` and `2i + 1` of an axis hold `sin` and `cos` of
     `position / 10000**(2i / p)`. Channels that are left over are 0.

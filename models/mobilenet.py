@@ -99,7 +99,7 @@ def _normalised(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
 
 
 def from_timm(arrays: Mapping[str, A]) -> dict[str, A]:
-    """Return arrays of timm's `mobilenetv2_100` under torchvision's names; unknown names are kept.
+    """Rename arrays of timm's `mobilenetv2_100` as torchvision does; unknown names are kept.
 
     Args:
         arrays: Arrays by timm's key, such as `blocks.1.0.conv_pw.weight`.

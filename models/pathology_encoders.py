@@ -221,7 +221,7 @@ def build(
 
 
 def find(name: str) -> PathologyEncoder:
-    """Return what is published of an encoder.
+    """Look up what is published of an encoder.
 
     Raises:
         ValueError: The name is unknown.

@@ -26,7 +26,7 @@ NEVER = -1e30
 
 
 def softmax(x: tf.Tensor, axis: int = -1) -> tf.Tensor:
-    """Return the softmax along an axis; `keras.ops.softmax` would warn about an axis of length 1.
+    """The softmax along an axis; `keras.ops.softmax` would warn about an axis of length 1.
 
     Args:
         x: Logits.
@@ -71,7 +71,7 @@ class Aggregator(layers.Layer):
         super().build(shape)
 
     def attention(self, bag: Array) -> tf.Tensor:
-        """Return the weight of each instance; the weights of a bag sum to 1.
+        """The weight of each instance; the weights of a bag sum to 1.
 
         Args:
             bag: Features `[N, n, d]`.
@@ -82,13 +82,13 @@ class Aggregator(layers.Layer):
         raise NotImplementedError
 
     def call(self, bag: tf.Tensor) -> tf.Tensor:
-        """Return the logits `[N, classes]` of bags `[N, n, d]`."""
+        """Compute the logits `[N, classes]` of bags `[N, n, d]`."""
         weights = ops.expand_dims(ops.cast(self.attention(bag), bag.dtype), 1)
         # A matrix product: bag * weights would be a second tensor as large as the bag.
         return self.head(ops.matmul(weights, bag)[:, 0])
 
     def scores(self, bag: Array) -> tf.Tensor:
-        """Return the logits of each instance, classified as if it were the whole bag.
+        """Compute the logits of each instance, classified as if it were the whole bag.
 
         Args:
             bag: Features `[N, n, d]`.
@@ -99,7 +99,7 @@ class Aggregator(layers.Layer):
         return self.head(bag)
 
     def compute_output_shape(self, shape: Shape) -> Shape:
-        """Return the shape `[N, classes]` of the logits of features `[N, n, d]`."""
+        """The shape `[N, classes]` of the logits of features `[N, n, d]`."""
         return (shape[0], self.classes)
 
     def get_config(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class MeanPooling(Aggregator):
     """
 
     def attention(self, bag: Array) -> tf.Tensor:
-        """Return 1 / n for each instance, `[N, n]`."""
+        """Give each instance 1 / n, `[N, n]`."""
         ones = ops.ones_like(bag[..., 0])
         return ones / ops.sum(ones, axis=1, keepdims=True)
 
@@ -168,11 +168,11 @@ class MaxPooling(Aggregator):
     """
 
     def call(self, bag: tf.Tensor) -> tf.Tensor:
-        """Return the logits `[N, classes]` of bags `[N, n, d]`."""
+        """Compute the logits `[N, classes]` of bags `[N, n, d]`."""
         return self.head(ops.max(bag, axis=1))
 
     def attention(self, bag: Array) -> tf.Tensor:
-        """Return the share of the features whose maximum each instance holds, `[N, n]`."""
+        """The share of the features whose maximum each instance holds, `[N, n]`."""
         largest = ops.cast(ops.equal(bag, ops.max(bag, axis=1, keepdims=True)), bag.dtype)
         return ops.mean(largest / ops.sum(largest, axis=1, keepdims=True), axis=-1)
 
@@ -244,17 +244,17 @@ class ABMIL(Aggregator):
         super().build(reduced)
 
     def call(self, bag: tf.Tensor) -> tf.Tensor:
-        """Return the logits `[N, classes]` of bags `[N, n, d]`."""
+        """Compute the logits `[N, classes]` of bags `[N, n, d]`."""
         reduced = self._reduced(bag)
         weights = ops.expand_dims(ops.cast(self._softmax(reduced), reduced.dtype), 1)
         return self.head(ops.matmul(weights, reduced)[:, 0])
 
     def attention(self, bag: Array) -> tf.Tensor:
-        """Return the softmax of the gate over the instances of each bag, `[N, n]`."""
+        """The softmax of the gate over the instances of each bag, `[N, n]`."""
         return self._softmax(self._reduced(bag))
 
     def scores(self, bag: Array) -> tf.Tensor:
-        """Return the logits of each instance, classified as if it were the whole bag.
+        """Compute the logits of each instance, classified as if it were the whole bag.
 
         Args:
             bag: Features `[N, n, d]`.
@@ -265,13 +265,13 @@ class ABMIL(Aggregator):
         return self.head(self._reduced(bag))
 
     def _reduced(self, bag: Array) -> Array:
-        """Return the features `[N, n, widths[-1]]` that are pooled, or the bag itself without `widths`."""
+        """The features `[N, n, widths[-1]]` that are pooled, or the bag itself without `widths`."""
         for layer in self.reduce:
             bag = layer(bag)
         return bag
 
     def _softmax(self, reduced: Array) -> tf.Tensor:
-        """Return the attention `[N, n]` of reduced features."""
+        """The attention `[N, n]` of reduced features."""
         return softmax(self.gate(reduced), axis=1)
 
     def get_config(self) -> dict[str, Any]:
@@ -322,7 +322,7 @@ class Gate(layers.Layer):
         return ops.cast(logits, wide)
 
     def compute_output_shape(self, shape: Shape) -> Shape:
-        """Return the shape `[N, n]` of the logits of features `[N, n, d]`."""
+        """The shape `[N, n]` of the logits of features `[N, n, d]`."""
         return shape[:-1]
 
     def get_config(self) -> dict[str, Any]:

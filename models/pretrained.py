@@ -32,7 +32,7 @@ IMAGENET = {
 NOT_WEIGHTS = ("num_batches_tracked", "mask_token", "masked_embed")
 """Endings of keys that no network uses: torch counts batches, and masks patches in training."""
 OUTSIDE = "../"
-"""What is put before the names of layers outside the network, such as those of its code."""
+"""Prefix of the names of layers outside the network, such as the layer of its code."""
 CLASSIFIERS = ("fc.", "classifier.", "head.", "pooler.", "layers/dense/", OUTSIDE)
 """Beginnings of keys that a network without its top does not use."""
 KINDS = {
@@ -55,9 +55,9 @@ NORMS = (
 POSITIONS = "pos_embed"
 """Key of position embeddings."""
 TRUNK = "trunk."
-"""What CONCH puts before the names of its vision transformer."""
+"""Prefix that CONCH gives the names of its vision transformer."""
 WRAPPED = "layers/functional/"
-"""What Keras puts before the names of a model inside a model."""
+"""Prefix that Keras gives the names of a model inside a model."""
 
 Variables: TypeAlias = dict[str, tuple[keras.Variable, tuple[int, ...]]]
 """By the key of a file: a variable, and the order of the file's axes in it."""
@@ -147,7 +147,7 @@ def copy(network: keras.Model, trained: keras.Model) -> Loaded:
 
 
 def find(model: Any, name: str) -> keras.Model | None:
-    """Return the network of this name in a model, the outermost if there are several, or None.
+    """Find the network of this name in a model, the outermost if there are several; None without one.
 
     Args:
         model: Keras model or layer.
@@ -171,7 +171,7 @@ def _leaves(model: keras.Model) -> Iterator[keras.Layer]:
 
 
 def _torch_variables(model: keras.Model) -> Variables:
-    """Return the variables of a model by torchvision's keys."""
+    """The variables of a model by torchvision's keys."""
     variables: Variables = {}
     for layer in _leaves(model):
         if isinstance(layer, keras.layers.Conv2D):
@@ -201,7 +201,7 @@ def _torch_variables(model: keras.Model) -> Variables:
 
 
 def _keras_variables(model: keras.Model) -> Variables:
-    """Return the variables of a model by their names in the `.weights.h5` of its innermost network."""
+    """The variables of a model by their names in the `.weights.h5` of its innermost network."""
     variables: Variables = {}
     numbers: Counter[str] = Counter()
     for layer in _leaves(model):
@@ -216,7 +216,7 @@ def _keras_variables(model: keras.Model) -> Variables:
 
 
 def _as_torchvision(arrays: Arrays, model: keras.Model) -> Arrays:
-    """Return arrays under the names of the network's layers, those of torchvision or timm.
+    """Rename arrays as the network names its layers, which is as torchvision or timm does.
 
     Those that no network uses are left out, and position embeddings are fitted to the size of the images.
     """
@@ -232,7 +232,7 @@ def _as_torchvision(arrays: Arrays, model: keras.Model) -> Arrays:
 
 
 def _unwrapped(arrays: Arrays, expected: Mapping[str, Any]) -> Arrays:
-    """Return the arrays of a `.weights.h5` under the names of its innermost network."""
+    """Rename the arrays of a `.weights.h5` as its innermost network does."""
     first = next(iter(expected))
     wrapped = (WRAPPED * depth for depth in range(4))
     prefix = next((prefix for prefix in wrapped if prefix + first in arrays), "")
@@ -264,12 +264,12 @@ def _check_key(
 
 
 def _shape(variable: keras.Variable, order: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of a variable in the file's order of axes."""
+    """The shape of a variable in the file's order of axes."""
     return tuple(int(variable.shape[order.index(axis)]) for axis in range(len(order)))
 
 
 def _describe(arrays: Arrays) -> str:
-    """Return a summary such as `3 keys, such as 'conv1.weight' of shape (64, 3, 7, 7)`."""
+    """Summarise arrays, such as `3 keys, such as 'conv1.weight' of shape (64, 3, 7, 7)`."""
     if not arrays:
         return "no keys"
     key = sorted(arrays)[0]

@@ -114,11 +114,11 @@ class SelfAttentionMIL(layers.Layer):
         super().build(shape)
 
     def call(self, bag: tf.Tensor) -> tf.Tensor:
-        """Return the logits `[N, classes]` of bags `[N, n, d]`."""
+        """Compute the logits `[N, classes]` of bags `[N, n, d]`."""
         return self._classify(self._encode(bag)[:, 0])
 
     def _embed_and_attend(self, bag: Array) -> tf.Tensor:
-        """Return the tokens before the last block, `[N, 1 + n, width]`."""
+        """The tokens before the last block, `[N, 1 + n, width]`."""
         x = self.embed(bag)
         token = ops.broadcast_to(ops.cast(self.token, x.dtype), (ops.shape(x)[0], 1, self.width))
         x = ops.concatenate([token, x], axis=1)
@@ -127,16 +127,16 @@ class SelfAttentionMIL(layers.Layer):
         return x
 
     def _block(self, x: tf.Tensor, index: int) -> tf.Tensor:
-        """Return the tokens `[N, 1 + n, width]` after the block with this index."""
+        """The tokens `[N, 1 + n, width]` after the block with this index."""
         x = x + self.blocks[index](self.norms[index](x))
         return x + self.mlps[index](x) if self.mlp else x
 
     def _encode(self, bag: Array) -> tf.Tensor:
-        """Return the tokens after the last block, `[N, 1 + n, width]`."""
+        """The tokens after the last block, `[N, 1 + n, width]`."""
         return self._block(self._embed_and_attend(bag), self.depth - 1)
 
     def attention(self, bag: Array) -> tf.Tensor:
-        """Return the attention of the class token to each instance in the last block.
+        """The attention of the class token to each instance in the last block.
 
         The mean over the heads, without the attention of the class token to itself, normalised to sum to 1.
 
@@ -150,7 +150,7 @@ class SelfAttentionMIL(layers.Layer):
         return weights / ops.sum(weights, axis=1, keepdims=True)
 
     def scores(self, bag: Array) -> tf.Tensor:
-        """Return the logits of the token of each instance, classified like the class token.
+        """Compute the logits of the token of each instance, classified like the class token.
 
         Args:
             bag: Features `[N, n, d]`.
@@ -161,11 +161,11 @@ class SelfAttentionMIL(layers.Layer):
         return self._classify(self._encode(bag)[:, 1:])
 
     def _classify(self, tokens: tf.Tensor) -> tf.Tensor:
-        """Return the logits of tokens `[..., width]`."""
+        """The logits of tokens `[..., width]`."""
         return self.head(self.norms[-1](tokens))
 
     def compute_output_shape(self, shape: Shape) -> Shape:
-        """Return the shape `[N, classes]` of the logits of features `[N, n, d]`."""
+        """The shape `[N, classes]` of the logits of features `[N, n, d]`."""
         return (shape[0], self.classes)
 
     def get_config(self) -> dict[str, Any]:
@@ -228,7 +228,7 @@ class TransformerMIL(SelfAttentionMIL):
         super().build(shape)
 
     def _classify(self, tokens: tf.Tensor) -> tf.Tensor:
-        """Return the logits of tokens `[..., width]`, normalised twice."""
+        """The logits of tokens `[..., width]`, normalised twice."""
         return self.head(self.last_norm(self.norms[-1](tokens)))
 
 
@@ -265,7 +265,7 @@ class SelfAttention(layers.Layer):
         super().build(shape)
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        """Return the attended tokens, `[N, n, width]`, of tokens of the same shape."""
+        """Attend among tokens `[N, n, width]`; the result has the same shape."""
         attended = blockwise_attention(*self._heads(x), block=self.block)  # [N, heads, n, each]
         attended = ops.transpose(attended, (0, 2, 1, 3))
         return self.out(ops.reshape(attended, (ops.shape(x)[0], -1, self.width)))
@@ -286,13 +286,13 @@ class SelfAttention(layers.Layer):
         return ops.mean(ops.softmax(score, axis=-1), axis=1)
 
     def _heads(self, x: tf.Tensor) -> list[tf.Tensor]:
-        """Return q, k and v of tokens `[N, n, width]`, each `[N, heads, n, width / heads]`."""
+        """Compute q, k and v of tokens `[N, n, width]`, each `[N, heads, n, width / heads]`."""
         size = self.width // self.heads
         parts = ops.reshape(self.qkv(x), (ops.shape(x)[0], -1, 3, self.heads, size))
         return [ops.transpose(parts[:, :, i], (0, 2, 1, 3)) for i in range(3)]
 
     def compute_output_shape(self, shape: Shape) -> Shape:
-        """Return the shape of the tokens, `[N, n, width]`."""
+        """The shape of the tokens, `[N, n, width]`."""
         return shape
 
     def get_config(self) -> dict[str, Any]:

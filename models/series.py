@@ -9,7 +9,7 @@ KERNELS, KERNEL, RATE, HIDDEN = 64, 3, 0.2, 100
 
 
 def encoder(chunk: int, channels: int, rate: float = RATE) -> keras.Model:
-    """Return a model from chunks to their features in order.
+    """Build a model from chunks to their features in order.
 
     Args:
         chunk: Number of samples in a chunk.
@@ -24,7 +24,7 @@ def encoder(chunk: int, channels: int, rate: float = RATE) -> keras.Model:
 
 
 def head(classes: int, chunks: int, latent: int, hidden: int | None = HIDDEN) -> keras.Model:
-    """Return a model from the codes of all chunks to logits.
+    """Build a model from the codes of all chunks to logits.
 
     Args:
         classes: Number of classes.
@@ -42,7 +42,7 @@ def head(classes: int, chunks: int, latent: int, hidden: int | None = HIDDEN) ->
 def baseline(
     length: int, channels: int, classes: int, rate: float = RATE, hidden: int | None = HIDDEN
 ) -> keras.Model:
-    """Return a model of whole series, with the same layers as `encoder` and `head`.
+    """Build a model of whole series, with the same layers as `encoder` and `head`.
 
     Args:
         length: Number of samples in a series.
@@ -60,13 +60,13 @@ def baseline(
 
 
 def _features(x: keras.KerasTensor, rate: float) -> keras.KerasTensor:
-    """Return the features `[N, length - 2, 64]` of series `[N, length, channels]`."""
+    """The features `[N, length - 2, 64]` of series `[N, length, channels]`."""
     x = layers.Conv1D(KERNELS, KERNEL, activation="relu", name="conv")(x)
     return layers.Dropout(rate)(x) if rate else x
 
 
 def _classify(x: keras.KerasTensor, classes: int, hidden: int | None) -> keras.KerasTensor:
-    """Return the logits `[N, classes]` of features or codes `[N, ...]`."""
+    """The logits `[N, classes]` of features or codes `[N, ...]`."""
     x = layers.Flatten()(x)
     if hidden is not None:
         x = layers.Dense(hidden, activation="relu", name="hidden")(x)

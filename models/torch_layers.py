@@ -71,19 +71,19 @@ def depthwise_convolution(
 
 
 def _padding(stride: int) -> str:
-    """Return how a convolution pads: with stride 1, "same" is the same on all sides."""
+    """Choose how a convolution pads: with stride 1, "same" is the same on all sides."""
     return "valid" if stride > 1 else "same"
 
 
 def _padded(x: keras.KerasTensor, kernel: int, stride: int, name: str) -> keras.KerasTensor:
-    """Return the image with zeros on all sides, if the convolution does not pad it."""
+    """Pad an image with zeros on all sides, if the convolution does not."""
     if kernel == 1 or stride == 1:
         return x
     return keras.layers.ZeroPadding2D(kernel // 2, name=f"{name}.pad")(x)
 
 
 def pool(x: keras.KerasTensor, pooling: str | None) -> keras.KerasTensor:
-    """Return the features `[N, C]` of a map `[N, H, W, C]`.
+    """Pool a map `[N, H, W, C]` to features `[N, C]`.
 
     Args:
         x: Feature map `[N, H, W, C]`.

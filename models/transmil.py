@@ -89,13 +89,13 @@ class TransMIL(layers.Layer):
         super().build(shape)
 
     def call(self, bag: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """Return the logits `[N, classes]` of bags `[N, n, d]`."""
+        """Compute the logits `[N, classes]` of bags `[N, n, d]`."""
         x = self._encode_positions(bag, training)
         x = x + self.blocks[1](self.norms[1](x), training=training)
         return self.head(self.norms[2](x[:, :1])[:, 0])
 
     def _encode_positions(self, bag: Array, training: bool | None = None) -> tf.Tensor:
-        """Return the tokens before the second block, `[N, 1 + s * s, width]`."""
+        """The tokens before the second block, `[N, 1 + s * s, width]`."""
         x = self.embed(bag)
         count = ops.shape(x)[1]
         side = _side(count)
@@ -110,7 +110,7 @@ class TransMIL(layers.Layer):
         )
 
     def attention(self, bag: Array) -> tf.Tensor:
-        """Return the attention of the class token to each instance in the second block.
+        """The attention of the class token to each instance in the second block.
 
         The mean over the heads, with negative values (of the approximation) set to 0. A token that fills the square
         counts for the instance that it repeats.
@@ -130,7 +130,7 @@ class TransMIL(layers.Layer):
         return weights / ops.sum(weights, axis=1, keepdims=True)
 
     def scores(self, bag: Array) -> tf.Tensor:
-        """Return the logits of the token of each instance, classified like the class token.
+        """Compute the logits of the token of each instance, classified like the class token.
 
         Args:
             bag: Features `[N, n, d]`.
@@ -143,7 +143,7 @@ class TransMIL(layers.Layer):
         return self.head(self.norms[2](x[:, 1 : 1 + ops.shape(bag)[1]]))
 
     def compute_output_shape(self, shape: Shape) -> Shape:
-        """Return the shape `[N, classes]` of the logits of features `[N, n, d]`."""
+        """The shape `[N, classes]` of the logits of features `[N, n, d]`."""
         return (shape[0], self.classes)
 
     def get_config(self) -> dict[str, Any]:
@@ -154,12 +154,12 @@ class TransMIL(layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> TransMIL:
-        """Return a layer with these arguments; layers saved without a number of landmarks had 256."""
+        """Create a layer with these arguments; layers saved without a number of landmarks had 256."""
         return cls(**{"landmarks": 256, **config})
 
 
 def _side(count: int | tf.Tensor) -> int | tf.Tensor:
-    """Return the side of the smallest square with at least `count` cells."""
+    """The side of the smallest square with at least `count` cells."""
     if isinstance(count, int):
         side = int(count**0.5)
         return side + (side * side < count)
@@ -225,7 +225,7 @@ class NystromAttention(layers.Layer):
         super().build(shape)
 
     def call(self, x: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """Return the attended tokens, `[N, n, width]`, of tokens of the same shape."""
+        """Attend among tokens `[N, n, width]`; the result has the same shape."""
         count = ops.shape(x)[1]
         q, k, v = self._heads(x)
         ql, kl = self._landmarks(q), self._landmarks(k)
@@ -238,7 +238,7 @@ class NystromAttention(layers.Layer):
         return self.drop(self.out(attended), training=training)
 
     def first_row(self, x: tf.Tensor) -> tf.Tensor:
-        """Return the attention of the first token to each token, the mean over the heads.
+        """The attention of the first token to each token, the mean over the heads.
 
         Args:
             x: Tokens `[N, n, width]`.
@@ -255,7 +255,7 @@ class NystromAttention(layers.Layer):
         return ops.mean(row[:, :, 0, padding:], axis=1)
 
     def _heads(self, x: tf.Tensor) -> list[tf.Tensor]:
-        """Return q, k and v of tokens `[N, n, width]`, each `[N, heads, p, width / heads]`; p is n padded."""
+        """Compute q, k and v of tokens `[N, n, width]`, each `[N, heads, p, width / heads]`; p is n padded."""
         padding = -ops.shape(x)[1] % self.landmarks
         x = ops.pad(x, [[0, 0], [padding, 0], [0, 0]])
         size = self.width // self.heads
@@ -263,12 +263,12 @@ class NystromAttention(layers.Layer):
         return [ops.transpose(parts[:, :, i], (0, 2, 1, 3)) for i in range(3)]
 
     def _landmarks(self, x: tf.Tensor) -> tf.Tensor:
-        """Return the landmarks `[N, heads, m, width / heads]` of q or k."""
+        """The landmarks `[N, heads, m, width / heads]` of q or k."""
         batch, size = ops.shape(x)[0], self.width // self.heads
         return ops.mean(ops.reshape(x, (batch, self.heads, self.landmarks, -1, size)), axis=3)
 
     def _inverse(self, a: tf.Tensor) -> tf.Tensor:
-        """Return the Moore-Penrose inverse of `[N, heads, m, m]` (Razavi et al. 2014).
+        """Approximate the Moore-Penrose inverse of `[N, heads, m, m]` (Razavi et al. 2014).
 
         The iteration starts from `a^T` divided by the largest column sum and row sum over all heads of a bag. The
         published code takes the largest over all bags of a batch, which is the same for the one bag that it trains on.
@@ -289,5 +289,5 @@ class NystromAttention(layers.Layer):
 
 
 def _softmax(q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
-    """Return `softmax(q k^T / sqrt(d))`, `[N, heads, n, m]`, of `[N, heads, n, d]` and `[N, heads, m, d]`."""
+    """Compute `softmax(q k^T / sqrt(d))`, `[N, heads, n, m]`, of `[N, heads, n, d]` and `[N, heads, m, d]`."""
     return ops.softmax(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))) * q.shape[-1] ** -0.5)

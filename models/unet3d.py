@@ -90,7 +90,7 @@ def unet3d(
 
 
 def each_stage(sizes: Sequence[int | Sequence[int]]) -> tuple[Triple, ...]:
-    """Return sizes of stages with one number for each axis.
+    """Write the sizes of stages with one number for each axis.
 
     Args:
         sizes: For each stage one number, or one for each axis.
@@ -110,7 +110,7 @@ def _check(stages: int, steps: Sequence[Triple], kernels: Sequence[Triple]) -> N
 
 
 def _filled(volume: keras.KerasTensor, total: np.ndarray) -> keras.KerasTensor:
-    """Return a volume with zeros behind it, to multiples of the total stride along axes of known size."""
+    """Fill a volume with zeros behind it, to multiples of the total stride along axes of known size."""
     missing = [
         0 if size is None else -size % int(t)
         for size, t in zip(volume.shape[1:4], total, strict=True)
@@ -127,7 +127,7 @@ def _cropped(
     stride: np.ndarray,
     name: str,
 ) -> keras.KerasTensor:
-    """Return an output without what lies behind the volume."""
+    """Crop what lies behind the volume from an output."""
     excess = [
         0 if size is None else (-size % int(t)) // int(s)
         for size, t, s in zip(sizes, total, stride, strict=True)

@@ -208,7 +208,7 @@ def attention_pool(
 
 
 def _normal() -> keras.initializers.Initializer:
-    """Return the distribution of initial weights, that of timm."""
+    """The distribution of initial weights, that of timm."""
     return keras.initializers.TruncatedNormal(stddev=0.02)
 
 
@@ -269,7 +269,7 @@ class Tokens(layers.Layer):
         )
 
     def call(self, x: Array) -> tf.Tensor:
-        """Return the tokens of patches `[N, rows, columns, width]`."""
+        """Turn patches `[N, rows, columns, width]` into tokens."""
         count, width = ops.shape(x)[0], x.shape[-1]
         x = ops.reshape(x, (-1, x.shape[1] * x.shape[2], width))
         positions = ops.cast(self.pos_embed, x.dtype)
@@ -284,7 +284,7 @@ class Tokens(layers.Layer):
         return x + positions if self.prefix_positions else x
 
     def fitted(self, positions: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return position embeddings of a square grid for the grid of this layer, if it has a resampling.
+        """Fit position embeddings of a square grid to the grid of this layer, if it has a resampling.
 
         "stretched" is bicubic with `a = -0.75`, where position i of m rows is at `(i + 0.5) * n / (m + 0.1) - 0.5`
         of the n rows of the file: the code of DINO and iBOT adds 0.1 against rounding, and torch takes the scale from
@@ -314,18 +314,18 @@ class Tokens(layers.Layer):
         return np.concatenate([positions[:, :prefix], fitted], axis=1)
 
     def compute_output_shape(self, shape: Shape) -> Shape:
-        """Return the shape of the tokens of patches `[N, rows, columns, width]`."""
+        """The shape of the tokens of patches `[N, rows, columns, width]`."""
         return (shape[0], self.prefix + shape[1] * shape[2], shape[3])
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the layer."""
+        """The arguments of the layer."""
         config: dict[str, Any] = super().get_config()
         names = ("registers", "class_token", "prefix_positions", "resampling")
         return config | {name: getattr(self, name) for name in names}
 
 
 def _stretching(old: int, new: int) -> npt.NDArray[np.float64]:
-    """Return the weights `[new, old]` of bicubic interpolation with `a = -0.75`, stretched as in `Tokens.fitted`."""
+    """The weights `[new, old]` of bicubic interpolation with `a = -0.75`, stretched as in `Tokens.fitted`."""
     weights = np.zeros((new, old))
     for row in range(new):
         place = (row + 0.5) * old / (new + 0.1) - 0.5
@@ -336,7 +336,7 @@ def _stretching(old: int, new: int) -> npt.NDArray[np.float64]:
 
 
 def _cubic(distance: float, a: float = -0.75) -> float:
-    """Return the weight of a number at a distance of at most 2, that of Keys (1981)."""
+    """The weight of a number at a distance of at most 2 (Keys, 1981)."""
     if distance <= 1:
         return ((a + 2) * distance - (a + 3)) * distance**2 + 1
     return ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
@@ -356,7 +356,7 @@ class Attention(layers.Layer):
         self.heads = heads
 
     def call(self, packed: Array, query: Array | None = None) -> tf.Tensor:
-        """Return what the tokens attend to.
+        """Sum the values that the tokens attend to.
 
         Args:
             packed: Queries, keys and values `[N, n, 3 * width]`; with `query` keys and values `[N, n, 2 * width]`.
@@ -379,12 +379,12 @@ class Attention(layers.Layer):
         return ops.reshape(attended, (-1, queries.shape[1], width))
 
     def compute_output_shape(self, packed_shape: Shape, query_shape: Shape | None = None) -> Shape:
-        """Return the shape of the result."""
+        """The shape of the result."""
         count, tokens, width = packed_shape
         return (count, tokens, width // 3) if query_shape is None else query_shape
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the layer."""
+        """The arguments of the layer."""
         config: dict[str, Any] = super().get_config()
         return config | {"heads": self.heads}
 
@@ -410,15 +410,15 @@ class LayerScale(layers.Layer):
         super().build(shape)
 
     def call(self, x: Array) -> tf.Tensor:
-        """Return the scaled tokens."""
+        """Scale the tokens."""
         return x * ops.cast(self.gamma, x.dtype)
 
     def compute_output_shape(self, shape: Shape) -> Shape:
-        """Return the shape of the tokens."""
+        """The shape of the tokens."""
         return shape
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the layer."""
+        """The arguments of the layer."""
         config: dict[str, Any] = super().get_config()
         return config | {"initial": self.initial}
 
@@ -428,12 +428,12 @@ class Gate(layers.Layer):
     """`silu(a) * b` of the halves a and b of the last axis; without weights."""
 
     def call(self, x: Array) -> tf.Tensor:
-        """Return `[..., width]` of a tensor `[..., 2 * width]`."""
+        """Multiply the halves of a tensor `[..., 2 * width]`, the first after SiLU."""
         gate, value = ops.split(x, 2, axis=-1)
         return ops.silu(gate) * value
 
     def compute_output_shape(self, shape: Shape) -> Shape:
-        """Return the shape of the product."""
+        """The shape of the product."""
         return (*shape[:-1], shape[-1] // 2)
 
 
@@ -459,18 +459,18 @@ class PoolTokens(layers.Layer):
         self.pooling, self.prefix = pooling, prefix
 
     def call(self, x: Array) -> tf.Tensor:
-        """Return the features of tokens."""
+        """Pool tokens to features."""
         if self.pooling == "token":
             return x[:, 0]
         mean = ops.mean(x[:, self.prefix :], axis=1)
         return mean if self.pooling == "mean" else ops.concatenate([x[:, 0], mean], axis=-1)
 
     def compute_output_shape(self, shape: Shape) -> Shape:
-        """Return the shape of the features."""
+        """The shape of the features."""
         return (shape[0], shape[-1] * (2 if self.pooling == "token_mean" else 1))
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the layer."""
+        """The arguments of the layer."""
         config: dict[str, Any] = super().get_config()
         return config | {"pooling": self.pooling, "prefix": self.prefix}
 
@@ -496,16 +496,16 @@ class Query(layers.Layer):
         super().build(shape)
 
     def call(self, x: Array) -> tf.Tensor:
-        """Return the query for each image of `x`."""
+        """Repeat the query for each image of `x`."""
         query = ops.cast(self.query, x.dtype)[None]
         return ops.broadcast_to(query, (ops.shape(x)[0], 1, self.width))
 
     def compute_output_shape(self, shape: Shape) -> Shape:
-        """Return the shape of the query."""
+        """The shape of the query."""
         return (shape[0], 1, self.width)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the layer."""
+        """The arguments of the layer."""
         config: dict[str, Any] = super().get_config()
         return config | {"width": self.width}
 
@@ -528,11 +528,11 @@ RENAMED = (
     (r"\.mlp\.weights_out\.", ".mlp.fc2."),
     (r"\.layer_scale([12])\.lambda1$", r".ls\1.gamma"),
 )
-"""Patterns in the keys of `ViTModel` and `Dinov2Model` of transformers, in order, and what stands for them in timm."""
+"""Patterns in the keys of `ViTModel` and `Dinov2Model` of transformers, in order, and their names in timm."""
 
 
 def from_transformers(arrays: Arrays) -> Arrays:
-    """Return arrays of `ViTModel` or `Dinov2Model` of transformers under timm's names.
+    """Rename arrays of `ViTModel` or `Dinov2Model` of transformers as timm does.
 
     Args:
         arrays: Arrays of a file, possibly with a prefix such as `vit.`; those of timm are returned as they are.

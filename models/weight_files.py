@@ -33,7 +33,7 @@ WRAPPERS = ("state_dict", "model")
 
 
 def read(path: str | Path) -> Arrays:
-    """Return the arrays of a file by name.
+    """Read the arrays of a file by name.
 
     Args:
         path: A `.safetensors`, `.npz` or HDF5 (`.h5`, `.hdf5`) file, or one of torch (`.pth`, `.pt`, `.bin`). A file of
@@ -62,9 +62,9 @@ def read(path: str | Path) -> Arrays:
 
 
 def _read_npz(path: Path) -> Arrays:
-    """Return the arrays of numbers in a file of `np.savez`; their sizes are compared with the file's first."""
+    """Read the arrays of numbers in a file of `np.savez`; their sizes are compared with the file's first."""
     with zipfile.ZipFile(path) as archive:
-        parts = {part.filename: part for part in archive.infolist()}  # the last one of each name
+        parts = {part.filename: part for part in archive.infolist()}  # the last part of each name
         check_size(path, sum(part.file_size for part in parts.values()), "its arrays")
         arrays = {
             name.removesuffix(".npy"): _read_npy(archive, part)
@@ -75,7 +75,7 @@ def _read_npz(path: Path) -> Arrays:
 
 
 def _read_npy(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> npt.NDArray[Any]:
-    """Return an array of an archive; NumPy would set aside whatever memory its header declares.
+    """Read an array of an archive; NumPy would set aside whatever memory its header declares.
 
     Raises:
         ValueError: It has not as many bytes as its header declares.
@@ -97,7 +97,7 @@ def _read_npy(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> npt.NDArray[An
 
 
 def _read_hdf5(path: Path) -> Arrays:
-    """Return the datasets of numbers in a file by their path in it; their sizes are compared with the file's first."""
+    """Read the datasets of numbers in a file by their path in it; their sizes are compared with the file's first."""
     found: dict[str, h5py.Dataset] = {}
 
     def add(name: str, item: Any) -> None:
@@ -112,7 +112,7 @@ def _read_hdf5(path: Path) -> Arrays:
 
 
 def _read_torch(path: Path) -> Arrays:
-    """Return the tensors of a file that `torch.save` wrote.
+    """Read the tensors of a file that `torch.save` wrote.
 
     Raises:
         RefusedError: The file is of a version of torch before 1.6, or has anything but tensors.

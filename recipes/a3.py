@@ -35,7 +35,7 @@ MEAN: Final = (124, 116, 104)
 
 
 def augment(source: Source, size: tuple[int, int], seed: int) -> RowArray:
-    """Return a random crop of an image, scaled to `size`, flipped with probability 1/2 and changed by RandAugment.
+    """Crop an image at random, scale it to `size`, flip it with probability 1/2 and change it by RandAugment.
 
     Args:
         source: Image `[H, W, 1 or 3]`, uint8.
@@ -57,7 +57,7 @@ def augment(source: Source, size: tuple[int, int], seed: int) -> RowArray:
 def random_window(
     shape: tuple[int, ...], rng: np.random.Generator
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the rows and columns of a random crop; if none of ten drawn fits, the largest in the middle.
+    """Draw the rows and columns of a random crop; if none of ten fits, take the largest in the middle.
 
     Args:
         shape: Rows and columns of the image.
@@ -80,7 +80,7 @@ def random_window(
 
 
 def rand_augment(picture: Picture, rng: np.random.Generator) -> Picture:
-    """Return a picture changed by up to two of `OPERATIONS`.
+    """Change a picture by up to two of `OPERATIONS`.
 
     Args:
         picture: Gray or RGB.
@@ -94,12 +94,12 @@ def rand_augment(picture: Picture, rng: np.random.Generator) -> Picture:
 
 
 def _enhanced(enhancer: Any) -> Operation:
-    """Return an operation that changes colour, contrast, brightness or sharpness by a factor of 0.1 to 1.9."""
+    """An operation that changes colour, contrast, brightness or sharpness by a factor of 0.1 to 1.9."""
     return lambda picture, strength, sign: enhancer(picture).enhance(1 + 0.9 * strength * sign)
 
 
 def _moved(picture: Picture, *matrix: float) -> Picture:
-    """Return the picture whose pixel `(x, y)` is the pixel `(a x + b y + c, d x + e y + f)`."""
+    """Move a picture: its pixel `(x, y)` becomes the pixel `(a x + b y + c, d x + e y + f)`."""
     return picture.transform(
         picture.size,
         Image.Transform.AFFINE,
@@ -119,7 +119,7 @@ def _rotate(picture: Picture, strength: float, sign: float) -> Picture:
 
 
 def _solarize_add(picture: Picture, strength: float, sign: float) -> Picture:
-    """Return the picture with dark pixels made brighter."""
+    """Make dark pixels of a picture brighter."""
     added = min(128, int(110 * strength))
     levels = [min(255, n + added) if n < 128 else n for n in range(256)]
     return picture.point(levels * len(picture.getbands()))

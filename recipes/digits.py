@@ -102,7 +102,7 @@ def _drawn(text: str, font: ImageFont.FreeTypeFont, rng: np.random.Generator) ->
 
 
 def _find(folder: str | Path, name: str) -> Path | None:
-    """Return the path of a file or of its gzipped version, or None."""
+    """The path of a file or of its gzipped version, or None."""
     return next((p for p in (Path(folder, name), Path(folder, f"{name}.gz")) if p.exists()), None)
 
 

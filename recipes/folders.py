@@ -20,7 +20,7 @@ SPLITS = ("train", "val", "test")
 
 
 def parser(about: str | None, out: str) -> ArgumentParser:
-    """Return a parser with the folder that is written and the seed."""
+    """A parser with the folder that is written and the seed."""
     lines = (about or "").splitlines()
     made = ArgumentParser(description=lines[0] if lines else None)
     made.add_argument(

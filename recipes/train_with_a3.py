@@ -37,7 +37,7 @@ class A3Images(ImageTask):
     """Images that are augmented as in A3; labels are shares of classes `[classes]`."""
 
     def resolved(self, settings: ImageSettings) -> ImageSettings:
-        """Return the settings without gaps.
+        """Fill in defaults, and refuse flags that cannot be combined with A3.
 
         Raises:
             SourceError: A flag cannot be combined with A3.
@@ -52,7 +52,7 @@ class A3Images(ImageTask):
         return super().resolved(settings)
 
     def is_dense(self, settings: ImageSettings) -> bool:
-        """Return whether the model reads tensors instead of handles."""
+        """Whether the model reads tensors instead of handles."""
         return True
 
     def loss(self, target: Target) -> Any:
@@ -84,7 +84,7 @@ class A3Images(ImageTask):
 def augmented(
     part: ImageSet, settings: ImageSettings, classes: int, shard: Shard = ALL_BATCHES
 ) -> tf.data.Dataset:
-    """Return the training images of an epoch, augmented and mixed.
+    """The training images of an epoch, augmented and mixed.
 
     Args:
         part: The training images.
@@ -115,7 +115,7 @@ def augmented(
 
 
 def _changed(shape: tuple[int, ...], handle: Any, label: Any, seed: Any) -> tuple[Any, Any]:
-    """Return an image of `shape` as a tensor, augmented from the whole image, and its label."""
+    """Read an image of `shape` as a tensor, augmented from the whole image, with its label."""
 
     def read(name: bytes, seed: int) -> Any:
         image: Any = sources.resolve(name.decode())

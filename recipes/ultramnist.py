@@ -43,7 +43,7 @@ class Digit:
         return len(self.pixels) * self.factor
 
     def touches(self, other: Digit) -> bool:
-        """Return whether two digits share a pixel."""
+        """Whether two digits share a pixel."""
         apart = (
             abs(2 * (a - b) + self.side - other.side) >= self.side + other.side
             for a, b in ((self.top, other.top), (self.left, other.left))
@@ -142,7 +142,7 @@ def ultramnist(
 
 
 def _sums(counts: Sequence[int]) -> list[list[tuple[int, ...]]]:
-    """Return the sets of digits that add up to each label."""
+    """The sets of digits that add up to each label."""
     sets = [c for n in counts for c in combinations_with_replacement(range(10), n)]
     return [[c for c in sets if sum(c) == label] for label in range(CLASSES)]
 

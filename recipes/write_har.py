@@ -28,7 +28,7 @@ Series = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
 
 
 def read(folder: Path, part: str) -> Series:
-    """Return the windows of a part of UCI HAR, "train" or "test".
+    """Read the windows of a part of UCI HAR, "train" or "test".
 
     Raises:
         SourceError: A file is missing or has another format.
@@ -51,7 +51,7 @@ def read(folder: Path, part: str) -> Series:
 
 
 def split(folder: Path, seed: int) -> dict[str, Series]:
-    """Return the windows for training, validation and testing."""
+    """Divide the windows for training, validation and testing."""
     series, labels = read(folder, "train")
     order = np.random.default_rng(seed).permutation(len(labels))
     tenth = len(order) // 10

@@ -22,7 +22,7 @@ from tfbig.sources import Subset
 
 
 def pictures(folder: Path, tile: int, key: int, seed: int) -> list[Pool]:
-    """Return the pictures for training, validation and testing.
+    """Divide the pictures for training, validation and testing.
 
     Raises:
         SourceError: The two folders have different classes, or there is no such key class.

@@ -62,7 +62,7 @@ def add_bag_flags(
 
 
 def composed(given: Namespace, pools: Sequence[Pool]) -> dict[str, BagSet]:
-    """Return the bags of each split, composed from its own instances.
+    """Compose the bags of each split from its own instances.
 
     Args:
         given: Values of the flags.
@@ -86,7 +86,7 @@ def composed(given: Namespace, pools: Sequence[Pool]) -> dict[str, BagSet]:
 
 
 def digits(folder: Path, seed: int) -> list[Pool]:
-    """Return the digits for training, validation and testing."""
+    """Divide the digits for training, validation and testing."""
     train = read_digits(folder, "train")
     instances, classes = read_digits(folder, "test")
     order = np.random.default_rng(seed).permutation(len(classes))

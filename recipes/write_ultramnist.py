@@ -42,13 +42,13 @@ Images = tuple[tuple[DigitCanvas, ...], npt.NDArray[np.int64]]
 
 
 def drawn(numbers: Sequence[int], seed: int) -> list[Pool]:
-    """Return drawn digits for images of training, validation and testing."""
+    """Draw digits for images of training, validation and testing."""
     counts = [min(20 * number, MOST_DRAWN) for number in numbers]
     return [drawn_digits(count, seed * 10 + part) for part, count in enumerate(counts)]
 
 
 def handwritten(folder: Path) -> list[Pool]:
-    """Return the digits of IDX files for images of training, validation and testing."""
+    """Divide the digits of IDX files for images of training, validation and testing."""
     pool, classes = read_digits(folder, "test")
     third, places = len(classes) // 3, np.arange(len(classes))
     val, test = (
@@ -58,7 +58,7 @@ def handwritten(folder: Path) -> list[Pool]:
 
 
 def images(given: Namespace) -> dict[str, Images]:
-    """Return the images of each split.
+    """Compose the images of each split.
 
     Args:
         given: Values of the flags.
@@ -84,7 +84,7 @@ def images(given: Namespace) -> dict[str, Images]:
 
 
 def single(given: Namespace) -> Namespace:
-    """Return the flags of images of one digit each, with 1.5 times the rows of the largest digit or a little more."""
+    """Change the flags to images of one digit each, with 1.5 times the rows of the largest digit or a little more."""
     side = -(-42 * given.factors[1] // 32) * 32
     changes = {"canvas": side, "digits": (1,), "images": SINGLE}
     return Namespace(**vars(given) | changes)

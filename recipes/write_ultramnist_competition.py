@@ -22,7 +22,7 @@ SUMS = tuple(map(str, range(28)))
 
 
 def rows(folder: Path, seed: int) -> list[dict[str, str]]:
-    """Return the rows of `images.csv`.
+    """The rows of `images.csv`.
 
     Raises:
         SourceError: `train.csv` is missing or has other columns, or an image is missing.

@@ -119,7 +119,7 @@ class WorkerError(TfbigError, RuntimeError):
 
 
 def one_line(text: object) -> str:
-    r"""Return a text, such as an error of a library, as one line that can be printed.
+    r"""Join a text, such as an error of a library, into one line that can be printed.
 
     Args:
         text: The text, which may hold several lines, and what stands in a damaged file.
@@ -132,7 +132,7 @@ def one_line(text: object) -> str:
 
 
 def reason_of(error: object, most: int = 300) -> str:
-    """Return the text of an error, or any other text, as a part of a sentence: one line, not too long, without stop.
+    """Put the text of an error, or any other text, into one line that fits into a sentence, without a full stop.
 
     Args:
         error: The error. If it has no text, its type is named.

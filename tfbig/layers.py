@@ -123,7 +123,7 @@ class Streamed(tf_errors.UnwrappedCall):
         return super().call  # type: ignore[misc]
 
     def _program(self, training: bool, tensors: list[tf.Tensor]) -> Program | None:
-        """Return the program of the layer; None if it does nothing (dropout in inference, a linear activation)."""
+        """The program of the layer; None if it does nothing (dropout in inference, a linear activation)."""
         shapes = tuple((t.dtype, t.shape.rank, t.shape[-1]) for t in tensors)
         key = (training and self.trainable, shapes)  # type: ignore[attr-defined]
         if key not in self._programs:
@@ -141,7 +141,7 @@ class Streamed(tf_errors.UnwrappedCall):
         return self._programs[key]
 
     def _planned(self, graph: Graph) -> Program:
-        """Return the program of a graph of one layer."""
+        """Plan a graph of one layer."""
         options = Options(
             name=self.name,  # type: ignore[attr-defined]
             max_elements=self.max_elements or MAX_ELEMENTS,
@@ -150,22 +150,22 @@ class Streamed(tf_errors.UnwrappedCall):
         return Program(graph, planner, [backend.accelerator()])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the shape and dtype of the output without running the layer."""
+        """The shape and dtype of the output without running the layer."""
         shape = keras.tree.map_structure(lambda t: t.shape, args[0])
         return keras.KerasTensor(self.compute_output_shape(shape), dtype=self.compute_dtype)  # type: ignore[attr-defined]
 
     def get_config(self) -> dict[str, Any]:
-        """Return the config of the twin and `max_elements`."""
+        """The config of the twin and `max_elements`."""
         return {**super().get_config(), "max_elements": self.max_elements}  # type: ignore[misc]
 
 
 def _twin(kind: type) -> type:
-    """Return the Keras class of a Big layer, or of a subclass of one."""
+    """The Keras class of a Big layer, or of a subclass of one."""
     return kind.__mro__[kind.__mro__.index(tf_errors.UnwrappedCall) + 1]
 
 
 def _signature(twin: type) -> inspect.Signature:
-    """Return the signature of the twin, with `max_elements` added as keyword-only."""
+    """The signature of the twin, with `max_elements` added as keyword-only."""
     signature = inspect.signature(twin)
     parameters = list(signature.parameters.values())
     extra = inspect.Parameter("max_elements", inspect.Parameter.KEYWORD_ONLY, default=None)

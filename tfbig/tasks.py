@@ -113,19 +113,15 @@ TASKS: Final[Mapping[str, TaskDeclaration]] = {
 DEFAULT: Final = next(iter(TASKS))
 """The task that is trained without `--task`."""
 UNKNOWN: Final = TaskDeclaration("", "", "", "", "")
-"""What stands for the task of a run of another version."""
+"""Declaration of a task that this version does not have."""
 
 
 def declared(name: object) -> TaskDeclaration:
-    """Return the declaration of a task that a run folder names, or `UNKNOWN`.
-
-    Args:
-        name: The task, as the settings of the run have it.
-    """
+    """The declaration of a task, as the settings of a run name it, or `UNKNOWN`."""
     return TASKS.get(str(name), UNKNOWN)
 
 
 def _imported(place: str) -> Any:
-    """Return the class of a `module:class`."""
+    """Import the class of a `module:class`."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)

@@ -10,9 +10,9 @@ ITEMSIZE |= {"int32": 4, "float32": 4, "int64": 8, "float64": 8}
 
 
 WORD = 8
-"""Bytes of a word, of which rows of images on an accelerator consist."""
+"""Bytes of a word; rows of images on an accelerator consist of whole words."""
 ALIGNMENT = 64
-"""Bytes; TensorFlow copies an array of host memory that starts at an address that is no multiple."""
+"""Alignment in bytes; TensorFlow copies an array of host memory whose address is no multiple of it."""
 
 
 def ceil_div(a: Any, b: Any) -> Any:
@@ -33,7 +33,7 @@ def aligned(size: int) -> int:
 
 
 def itemsize(dtype: str | None) -> int:
-    """Return the bytes of one element of `dtype`; None is float32."""
+    """The bytes of one element of `dtype`; None is float32."""
     return ITEMSIZE[dtype or "float32"]
 
 
@@ -53,7 +53,7 @@ def format_bytes(count: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number of things in words.
+    """Write a number of things in words.
 
     Example:
         >>> from tfbig.units import counted

@@ -51,7 +51,7 @@ def test_few_batches_are_read_ahead() -> None:
     bag = Watched()
     batches = tile_encoder._read_ahead(bag, 1)
     next(batches)
-    assert max(bag.reads) <= tile_encoder.READERS
+    assert max(bag.reads) <= tile_encoder.READER_THREADS
     batches.close()
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from tfbig import metrics
 from tfbig.results import judgement, run_folder
-from tfbig.results.judgement import Judged
+from tfbig.results.judgement import ScoredPredictions
 
 
 def predictions(
     folder: Path, labels: Sequence[int], probabilities: np.ndarray, names: Sequence[str] = ()
-) -> Judged:
+) -> ScoredPredictions:
     """Write predictions of a run, and read them."""
     folder.mkdir(exist_ok=True)
     rows = [

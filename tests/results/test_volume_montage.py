@@ -69,7 +69,7 @@ def test_view_has_planes_of_the_labels_and_a_layer_for_each_mask(tmp_path: Path)
     view = _view(tmp_path, labels, (3.0, 1.0, 2.0))
     assert view.title == "case: Dice 1" and view.file.name == "case.planes.jpg"
     tall, wide = SIZE[1], 2 * SIZE[2]  # millimetres
-    side = volume_montage.SIDE
+    side = volume_montage.PLANE_SIDE
     assert view.mpp == pytest.approx(1000 * wide / (side * wide / max(tall, wide)))
     assert [layer.name for layer in view.overlays] == ["labels", "prediction"]
     assert [text for _, text in view.overlays[0].legend] == ["artery", "vein"]
@@ -111,7 +111,7 @@ def test_all_planes_have_the_same_grey_scale(tmp_path: Path) -> None:
     assert view.mpp is None
     with Image.open(view.file) as picture:
         gray = np.asarray(picture.convert("L"))
-    side = volume_montage.SIDE
+    side = volume_montage.PLANE_SIDE
     step = side + volume_montage.GAP
     places = [(step * (n // 2) + side // 2, step * (n % 2) + side // 2) for n in range(3)]
     assert [round(int(gray[place]) / 255, 1) for place in places] == [0.0, 0.5, 1.0]
@@ -127,7 +127,7 @@ def test_numbers_fit_into_narrow_planes(rows: int, is_numbered: bool, tmp_path: 
     (view,) = slide_viewer.read_views(tmp_path)
     with Image.open(view.file) as picture:
         gray = np.asarray(picture.convert("L"))
-    width, gap = volume_montage.SIDE // rows, volume_montage.GAP
+    width, gap = volume_montage.PLANE_SIDE // rows, volume_montage.GAP
     lefts = range(0, gray.shape[1], width + gap)
     corners = [gray[:40, left : left + width] for left in lefts]
     between = [gray[:, left - gap : left] for left in lefts[1:]]

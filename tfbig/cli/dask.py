@@ -22,14 +22,11 @@ def process_slides(
 ) -> Iterator[tuple[Path, Any]]:
     """Yield the path and the outcome of every slide as it ends.
 
-    If a worker dies, another one processes its slide, at most three times.
+    Each worker calls `make_work` once, with the settings; `dask` in these is the address of a scheduler, or
+    "local". `tasks` are `(path, micrometres per pixel or None)`. `failure` turns a reason into the outcome of a
+    slide that no worker survived.
 
-    Args:
-        settings: Settings of the command; `dask` is the address of a scheduler, or "local".
-        make_work: Function from the settings to the work; each worker calls it once.
-        process_slide: Function from work, path and pixel size to the outcome.
-        tasks: List of `(path, micrometres per pixel or None)`.
-        failure: Function from a reason to the outcome of a slide that no worker survived.
+    If a worker dies, another one processes its slide, at most three times.
 
     Raises:
         SourceError: Dask is not installed, or the scheduler does not answer.
@@ -51,7 +48,7 @@ def process_slides(
 
 
 def _client(dask: str) -> Any:
-    """Return the client of a scheduler.
+    """Connect to a scheduler, or start workers on this machine for "local".
 
     Raises:
         SourceError: Dask is not installed, or the scheduler does not answer.

@@ -20,10 +20,9 @@ READ = 1 << 24
 
 
 class FailureLog:
-    """Report a file that became unreadable: once on standard error, and in `failed.csv`.
+    """Report a file that became unreadable: once on standard error, and in `failed.csv` of the run folder.
 
-    Args:
-        folder: Run folder, shared by all workers.
+    All workers share the folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -46,11 +45,7 @@ def results_of(
 ) -> Iterator[tuple[Item, Result]]:
     """Yield each item with the result of `work`; an item that cannot be read is reported and left out.
 
-    Args:
-        items: What is evaluated.
-        work: Function of an item.
-        folder: Run folder.
-        strict: Whether such an item is an error.
+    With `strict`, such an item is an error.
 
     Raises:
         SourceError: An item cannot be read and `strict` is set, or no item can be read.
@@ -72,13 +67,9 @@ def results_of(
 
 
 def write_readable(write: Callable[[Data], None], data: Data, folder: Path, strict: bool) -> None:
-    """Write the results of a run; if an item cannot be read, again without all that cannot, which are reported.
+    """Write the results of a run; if items cannot be read, report them and write the results without them.
 
-    Args:
-        write: Function that writes results of bags or images.
-        data: The bags or images by split.
-        folder: Run folder.
-        strict: Whether such an item is an error.
+    With `strict`, such an item is an error.
 
     Raises:
         SourceError: An item cannot be read and `strict` is set, or a split has no other, or a file cannot be written.
@@ -96,7 +87,7 @@ def write_readable(write: Callable[[Data], None], data: Data, folder: Path, stri
 
 
 def _readable(part: Any, report: FailureLog) -> Any:
-    """Return a split without the items that cannot be read."""
+    """The split without the items that cannot be read, which are reported."""
     errors = [_reading_error(item) for item in _items(part)]
     for error in filter(None, errors):
         report(error)
@@ -112,7 +103,7 @@ def _items(part: Any) -> Any:
 
 
 def _reading_error(item: Any) -> SourceError | None:
-    """Return the first error of reading all of a bag or an image, or None."""
+    """The first error of reading all of a bag or an image, or None."""
     rows = max(READ // max(item.nbytes // item.shape[0], 1), 1)
     try:
         for start in range(0, item.shape[0], rows):

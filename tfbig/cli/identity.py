@@ -10,11 +10,7 @@ import numpy as np
 
 
 def of_model(plain: Any) -> str:
-    """Return a hash of the layers and weights of a model.
-
-    Args:
-        plain: The Keras model.
-    """
+    """Hash the layers and weights of a Keras model."""
     found = hashlib.sha256(plain.to_json().encode())
     for weight in plain.get_weights():
         found.update(np.ascontiguousarray(weight).tobytes())
@@ -22,10 +18,9 @@ def of_model(plain: Any) -> str:
 
 
 def of_file(path: str | Path) -> dict[str, Any]:
-    """Return facts by which a replaced file is recognised: its absolute path, size in bytes and time of change.
+    """Facts by which a replaced file is recognised: its absolute path, size in bytes and time of change.
 
-    Args:
-        path: The file, or a folder such as an OME-Zarr.
+    An OME-Zarr is a folder.
     """
     status = Path(path).stat()
     return {

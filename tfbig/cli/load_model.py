@@ -31,16 +31,13 @@ UNCHECKED_WEIGHTS: Final = 2**24
 
 
 def load(path: str | Path, custom: Sequence[str] = (), compiled: bool = False) -> Any:
-    """Return the model of a file; of a streamed model, the plain one.
+    """Load the model of a `.keras` file; of a streamed model, the plain one.
+
+    Modules in `custom` are imported first. With `compiled`, loss and optimizer are restored too.
 
     The file is loaded in the safe mode of Keras: only layers, losses and functions of Keras, of tfbig and its models,
     and those that `custom` registers. A file with a Lambda or a class of another module is refused, and files that it
     points to are not read.
-
-    Args:
-        path: Path of a `.keras` file.
-        custom: Names of modules that are imported first.
-        compiled: Whether to restore loss and optimizer.
 
     Raises:
         SourceError: The file or a module is missing, or the file is damaged or refused.
@@ -68,9 +65,6 @@ def load(path: str | Path, custom: Sequence[str] = (), compiled: bool = False) -
 def check_file(path: Path) -> None:
     """Check that a path is a whole file in the format of Keras; its content is checked when it is loaded.
 
-    Args:
-        path: Path of the file.
-
     Raises:
         SourceError: It does not exist, is a folder or of another format, or is damaged.
     """
@@ -90,9 +84,6 @@ def check_file(path: Path) -> None:
 
 def _check_parts(path: Path) -> None:
     """Check the sizes of the parts of a file before Keras reads them, and that HDF5 can read its weights.
-
-    Args:
-        path: Path of the file.
 
     Raises:
         SourceError: A part takes far more memory than it may, or the weights cannot be read.
@@ -121,10 +112,7 @@ def _check_parts(path: Path) -> None:
 
 @contextmanager
 def _limited_weights(path: Path) -> Iterator[None]:
-    """Let layers create no more weights than a file can hold: some bytes of a configuration may ask for any number.
-
-    Args:
-        path: Path of the file.
+    """Refuse layers with more weights than the file can hold: a few bytes of configuration may ask for any number.
 
     Raises:
         ValueError: They create more.
@@ -147,7 +135,7 @@ def _limited_weights(path: Path) -> Iterator[None]:
 
 
 def _missing(path: Path) -> str:
-    """Return why a file does not exist: it may be the model of a run that has not finished, or of an evaluation."""
+    """Say why a file does not exist: it may be the model of a run that has not finished, or of an evaluation."""
     folder = path.parent
     if path.name != run_folder.MODEL or not (folder / run_folder.CONFIG).exists():
         return f"{path}: no such file; expected a .keras file, or a run folder."
@@ -160,7 +148,7 @@ def _missing(path: Path) -> str:
 
 
 def _damage(path: Path) -> str:
-    """Return what is wrong with the archive of a `.keras` file, or an empty string."""
+    """Say what is wrong with the archive of a `.keras` file; empty if nothing is."""
     parts = {"config.json", "metadata.json", "model.weights.h5"}
     try:
         with zipfile.ZipFile(path) as file:
@@ -173,11 +161,7 @@ def _damage(path: Path) -> str:
 
 
 def load_weights(model: Any, path: str | Path) -> None:
-    """Load the weights of a file into a model.
-
-    Args:
-        model: Model with the variables of the file.
-        path: Path of a file of weights, or of a `.keras` file.
+    """Load the weights of a file, or of a `.keras` file, into a model with the same variables.
 
     Raises:
         SourceError: The file is missing, damaged, or of another model.
@@ -189,7 +173,7 @@ def load_weights(model: Any, path: str | Path) -> None:
         raise SourceError(f"{path}: is damaged: {damage}. Copy or save the file again.")
     try:
         with warnings.catch_warnings():
-            # the layers in it would keep random weights
+            # the layers of a container that Keras skips would keep random weights
             warnings.filterwarnings("error", "Skipping nested container")
             model.load_weights(file)
     except Exception as error:  # errors of zip, HDF5, JSON and Keras
@@ -201,7 +185,7 @@ def load_weights(model: Any, path: str | Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Return the cause of an error of Keras, without the configuration of the layer around it; empty if it has none."""
+    """The cause of an error of Keras, without the configuration of the layer around it; empty if it has none."""
     text = " ".join(str(error).split()).partition("Full object config")[0]
     return reason_of(text.rpartition("Exception encountered: ")[2].strip())
 

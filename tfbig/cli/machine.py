@@ -40,12 +40,12 @@ RATES = "rates.json"
 
 
 def is_plain(settings: TrainSettings) -> bool:
-    """Return whether the mode is plain Keras, with whole tensors."""
+    """Whether the mode is plain Keras, with whole tensors."""
     return settings.mode in ("device", "unified")
 
 
 def budget(settings: MemorySettings) -> tfbig.Budget:
-    """Return the budget of the streamed model."""
+    """The budget of the streamed model."""
     return tfbig.Budget(
         settings.device_memory, settings.host_memory, settings.disk, settings.scratch
     )
@@ -123,12 +123,12 @@ def _strategy_of(settings: TrainSettings) -> Any:
 
 
 def scope() -> AbstractContextManager[Any]:
-    """Return the context in which models are built and compiled."""
+    """The context in which models are built and compiled."""
     return nullcontext() if _strategy is None else _strategy.scope()
 
 
 def replica_notice() -> list[str]:
-    """Return a line with the number of replicas, if there is a strategy."""
+    """A line with the number of replicas, if there is a strategy."""
     if _strategy is None:
         return []
     count, here = _strategy.num_replicas_in_sync, len(_strategy.extended.worker_devices)
@@ -137,7 +137,7 @@ def replica_notice() -> list[str]:
 
 
 def is_chief() -> bool:
-    """Return whether this process writes files and messages."""
+    """Whether this process writes files and messages."""
     resolver = _strategy and _strategy.cluster_resolver
     if not resolver:
         return True
@@ -156,11 +156,9 @@ def chief_prints() -> Iterator[None]:
 
 
 def without_strategy(trained: R, build: Callable[[], R]) -> R:
-    """Return models without the strategy that trained them, so that the chief can evaluate them.
+    """Build models again without the strategy that trained them, so that the chief can evaluate them.
 
-    Args:
-        trained: Models that were trained; returned as they are without a strategy.
-        build: Function that builds them again, with the trained weights.
+    `build` gives them the trained weights. Without a strategy, `trained` are returned as they are.
     """
     if _strategy is None:
         return trained
@@ -177,7 +175,7 @@ def synchronize_norm(settings: MachineSettings, model: Any) -> Any:
 
 
 def _multi_worker() -> Any:
-    """Return the strategy of a cluster; it must be created before anything else uses TensorFlow.
+    """Create the strategy of a cluster; this must happen before anything else uses TensorFlow.
 
     Raises:
         SourceError: Neither `TF_CONFIG` nor SLURM names the workers.
@@ -234,7 +232,7 @@ def _use_rates(path: Path) -> None:
 
 
 def fixed_budget(settings: M) -> M:
-    """Return the settings with numbers in place of budgets that depend on free memory."""
+    """Put numbers in place of budgets that depend on free memory."""
     limits = budget(settings)
     device = settings.device_memory
     if device is None and backend.accelerator():
@@ -248,12 +246,7 @@ def fixed_budget(settings: M) -> M:
 
 
 def in_words(settings: TrainSettings, plan: Plan) -> str:
-    """Return the plan of a training step as text: its sweeps, or that plain Keras has none.
-
-    Args:
-        settings: Settings of the run.
-        plan: The plan.
-    """
+    """Describe the plan of a training step: its sweeps, or that plain Keras has none."""
     if not is_plain(settings):
         return str(plan)
     shape = " x ".join(map(str, plan.shape))
@@ -279,7 +272,7 @@ def warn_of_memory(settings: TrainSettings, plan: Plan, validation: Plan) -> Non
 
 
 def planned_bytes(plan: Plan, validation: Plan) -> dict[str, int]:
-    """Return the planned peak memory of the process: what it uses now, and a training or a validation step.
+    """Plan the peak memory of the process: what it uses now, and a training or a validation step.
 
     Memory of one kind of step that does not depend on the image size, mostly traces, stays while the other runs.
     """

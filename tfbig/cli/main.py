@@ -72,12 +72,12 @@ def _warnings_in_one_line() -> Iterator[None]:
     with warnings.catch_warnings():
         others_shown: Any = warnings.showwarning
         warnings.simplefilter("always", SourceWarning)
-        setattr(warnings, "showwarning", show)  # noqa: B010  # whose type is that of one function
+        setattr(warnings, "showwarning", show)  # noqa: B010  # its type is that of one function
         yield
 
 
 def _expected_errors() -> tuple[type[Exception], ...]:
-    """Return the errors whose message is printed without a traceback; TensorFlow is imported by now."""
+    """The errors whose message is printed without a traceback; TensorFlow is imported by now."""
     of_tensorflow: type[Exception] = importlib.import_module("tensorflow").errors.OpError
     return TfbigError, OSError, ValueError, MemoryError, of_tensorflow
 

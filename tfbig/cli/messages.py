@@ -29,7 +29,7 @@ _FLAGS = (
 """Patterns of what the library calls its arguments, and what they are in the command line."""
 _PRECISION = r" or --precision mixed_\1"
 _STORES = {"plan": r" or --store \1", "train": _PRECISION, "evaluate": _PRECISION}
-"""What stands for `store=`, by command; a prediction has the precision of its model."""
+"""What replaces `store=`, by command; a prediction has the precision of its model."""
 LEAST_AGREEMENT = 0.9
 """Agreement of two methods from which on the tissue of a slide counts as certain."""
 LOOK = "make tiles with tfbig tile, look at its pictures, and use them with --coords"
@@ -50,11 +50,9 @@ def in_flags(error: Exception, command: str) -> str:
 
 
 def uncertain_tissue(agreement: float, advice: str) -> str:
-    """Return a warning if two methods find different tissue on a slide, else an empty text.
+    """Warn if two methods find different tissue on a slide; empty if they agree.
 
-    Args:
-        agreement: `Tissue.agreement`.
-        advice: What to do.
+    `agreement` is `Tissue.agreement`; `advice` says what to do.
     """
     if agreement >= LEAST_AGREEMENT:
         return ""

@@ -30,9 +30,6 @@ _locked: list[int] = []
 def check_folder(settings: TrainSettings) -> None:
     """Check that `--out` can become a new run, or has what `--resume` continues from; nothing is read or written.
 
-    Args:
-        settings: Settings of the run.
-
     Raises:
         FlagError: `--out` is a file.
         FileExistsError: The folder holds a run, and `--resume` is not set.
@@ -49,11 +46,7 @@ def check_folder(settings: TrainSettings) -> None:
 
 
 def with_done_epochs(settings: T) -> T:
-    """Return the settings with at least the epochs that a resumed run, or one of its series, has done.
-
-    Args:
-        settings: Settings of the run.
-    """
+    """Raise the number of epochs to those that a resumed run, or one of its series, has done."""
     if not _continues(settings):
         return settings
     folder = Path(settings.out or "")
@@ -62,10 +55,7 @@ def with_done_epochs(settings: T) -> T:
 
 
 def open_run(settings: TrainSettings) -> Path:
-    """Return the run folder, with the settings in its `config.yaml`; the chief worker creates it.
-
-    Args:
-        settings: Settings of the run.
+    """Create or reopen the run folder, and write the settings into its `config.yaml`; only the chief worker keeps it.
 
     Raises:
         FileExistsError: The folder holds a run, and `--resume` is not set.
@@ -73,7 +63,7 @@ def open_run(settings: TrainSettings) -> Path:
     """
     if machine.is_chief():
         folder = _folder(settings)
-    else:  # what other workers write is deleted
+    else:  # a temporary folder: what other workers write is deleted
         folder = Path(tempfile.mkdtemp(prefix="tfbig-worker-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     _lock(folder)
@@ -95,12 +85,12 @@ def close_run() -> None:
 
 
 def _continues(settings: TrainSettings) -> bool:
-    """Return whether the settings continue a run that exists."""
+    """Whether the settings continue a run that exists."""
     return settings.resume and (Path(settings.out or "") / run_folder.CONFIG).exists()
 
 
 def _folder(settings: TrainSettings) -> Path:
-    """Return the run folder; the default name is task, mode and time."""
+    """Create or claim the run folder; the default name is task, mode and time."""
     if _continues(settings):
         return output_folder.claim(settings.out or "")
     name = f"{settings.task}-{settings.mode}-{time.strftime('%Y%m%d-%H%M%S')}"

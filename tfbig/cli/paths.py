@@ -20,15 +20,12 @@ class FlagError(SourceError):
 def check(settings: Any) -> None:
     """Check the paths of the settings of a command.
 
-    Args:
-        settings: Settings of the command.
-
     Raises:
         FlagError: A path does not exist, or is a file where a folder is expected or the reverse.
     """
     for name, declared in flags_of(type(settings)).items():
         value = getattr(settings, name)
-        if not declared.exists or not value or value in declared.words:
+        if not declared.exists or not value or value in declared.not_paths:
             continue
         for path in value if isinstance(value, tuple) else (value,):
             shown = path if declared.positional else f"--{name.replace('_', '-')} {path}"
@@ -36,7 +33,7 @@ def check(settings: Any) -> None:
 
 
 def _kind(name: str, declared: Flag, settings: Any) -> str:
-    """Return what a path must be; `--data` of slides, or of their features, may also be their table."""
+    """What a path must be; `--data` of slides, or of their features, may also be their table."""
     values = vars(settings)
     kinds = {values.get("bags"), values.get("images")}
     slides = name == "data" and bool(kinds & {"slides", "features"})
@@ -44,12 +41,9 @@ def _kind(name: str, declared: Flag, settings: Any) -> str:
 
 
 def check_path(shown: str, path: str | Path, kind: str) -> None:
-    """Check one path.
+    """Check one path; `shown` is how an error names it, after its flag.
 
-    Args:
-        shown: The path, as an error shows it: after its flag.
-        path: The path.
-        kind: "file", "folder" or "file or folder".
+    `kind` is "file", "folder" or "file or folder".
 
     Raises:
         FlagError: As in `check`.
@@ -65,15 +59,11 @@ def check_path(shown: str, path: str | Path, kind: str) -> None:
 
 
 def inputs_of(settings: Any) -> list[str]:
-    """Return the files and folders that a command reads.
-
-    Args:
-        settings: Settings of the command.
-    """
+    """The files and folders that a command reads."""
     found: list[str] = []
     for name, declared in flags_of(type(settings)).items():
         value = getattr(settings, name)
-        if (declared.exists or declared.path) and value and value not in declared.words:
+        if (declared.exists or declared.path) and value and value not in declared.not_paths:
             found += value if isinstance(value, tuple) else (value,)
     return found
 
@@ -81,9 +71,7 @@ def inputs_of(settings: Any) -> list[str]:
 def check_results(path: str | Path, inputs: Iterable[str | Path]) -> None:
     """Check that the folder of `--out` can hold results, without a file in it that is read or that tfbig did not write.
 
-    Args:
-        path: The folder.
-        inputs: Files and folders that the command reads.
+    `inputs` are the files and folders that the command reads.
 
     Raises:
         FlagError: It holds such a file; or as of `check_out`.
@@ -97,9 +85,6 @@ def check_results(path: str | Path, inputs: Iterable[str | Path]) -> None:
 
 def check_out(path: str | Path) -> None:
     """Check that the folder of `--out` can be created, or written to if it exists; nothing stays on disk.
-
-    Args:
-        path: The folder.
 
     Raises:
         FlagError: It cannot, or it is a file.

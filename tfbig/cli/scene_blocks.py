@@ -66,10 +66,9 @@ class Outputs:
         return (*first, *self.classes[-self.channels :]) if self.probabilities else first
 
     def convert(self, outputs: Pixels) -> Pixels:
-        """Return the bands of a strip, `[r, W, bands]`: classes and, on request, probabilities in percent; or values.
+        """The bands of a strip, `[r, W, bands]`: classes and, on request, probabilities in percent; or values.
 
-        Args:
-            outputs: `[r, W, channels]` of the network.
+        `outputs` are `[r, W, channels]` of the network.
         """
         if not self.classes:
             return outputs.astype(np.float32)
@@ -103,18 +102,13 @@ def predict(
     identity: Mapping[str, Any],
     skip: bool = False,
 ) -> Predicted:
-    """Predict a scene into a file; blocks that an interrupted process has written are kept.
+    """Predict a scene into a GeoTIFF; blocks that an interrupted process has written are kept.
+
+    `image` is the scene, padded to a multiple of the step of the model. `identity` is what the prediction depends
+    on, besides the scene and the outputs. With `skip`, areas without measurement are not computed.
 
     A block is predicted from the pixels that it depends on, no fewer, so that its pixels are those of a prediction of
     the whole scene. A network that depends on statistics of the whole scene is run on it at once.
-
-    Args:
-        model: The streamed model.
-        image: The scene, padded to a multiple of the step of the model.
-        path: The file to write, `*.tif`.
-        outputs: What the channels of the model mean.
-        identity: What the prediction depends on, besides the scene and the outputs.
-        skip: Whether areas without measurement are not computed.
 
     Raises:
         SourceError: The scene cannot be read, or the file cannot be written.
@@ -135,7 +129,7 @@ def predict(
     blocks, waiting = writer.blocks, writer.missing
     is_local = regions.region(model, image.shape[:2], *blocks[0]) is not None
     shares: list[float] = []
-    scratch = writer.folder  # which is removed in the end, even if this process is killed
+    scratch = writer.folder  # removed in the end, even if this process is killed
     whole = None
     if waiting and not is_local:
         whole = model.predict_to(image, str(scratch / "whole.npy"), outputs.convert)
@@ -155,7 +149,7 @@ def predict(
 
 
 def _shows() -> bool:
-    """Return whether progress is shown."""
+    """Whether progress is shown."""
     return sys.stderr.isatty()
 
 
@@ -168,11 +162,11 @@ def _block(
     skip: bool,
     scratch: Path,
 ) -> tuple[Pixels, float]:
-    """Return the pixels of a block, and the share of it that was computed; nothing is where nothing is measured."""
+    """The pixels of a block, and the share of it that was computed: none where nothing is measured."""
     if not valid.any():
         return np.empty((*valid.shape, len(outputs.names)), outputs.dtype), 0.0
     region = regions.region(model, image.shape[:2], *block)
-    assert region is not None  # as of the first block
+    assert region is not None  # the first block has one, and so have all
     rows, columns = region
     part: sources.Source = image.crop(rows, columns)
     share = 1.0
@@ -192,7 +186,7 @@ def _nodata(outputs: Outputs) -> Pixels:
 
 
 def _counted(writer: BlockWriter, outputs: Outputs) -> tuple[npt.NDArray[np.int64], int]:
-    """Return the pixels of each class, and those without a measurement, of all blocks."""
+    """Count the pixels of each class, and those without a measurement, of all blocks."""
     counts, missing = np.zeros(len(outputs.classes), np.int64), 0
     if outputs.classes:
         for block in writer.blocks:
@@ -203,12 +197,7 @@ def _counted(writer: BlockWriter, outputs: Outputs) -> tuple[npt.NDArray[np.int6
 
 
 def check_bands(scene: RasterSource, bands: int, where: str) -> None:
-    """Check that a scene has as many bands as a network reads.
-
-    Args:
-        scene: The scene.
-        bands: Channels of the network.
-        where: The network, for the error.
+    """Check that a scene has as many bands as a network reads; `where` names the network.
 
     Raises:
         SourceError: It has another number.
@@ -230,12 +219,7 @@ def check_bands(scene: RasterSource, bands: int, where: str) -> None:
 
 
 def fill_of(mean: Sequence[float] | None, scene: RasterSource) -> tuple[float, ...]:
-    """Return the value of each band where there is no measurement: its mean, as the dtype holds it, or 0.
-
-    Args:
-        mean: Mean of each band in the training, or None.
-        scene: The scene.
-    """
+    """The value of each band where there is no measurement: its mean in the training, as the dtype holds it, or 0."""
     if mean is None:
         return (0.0,) * scene.shape[2]
     return tuple(float(np.rint(m) if scene.dtype.kind in "ui" else m) for m in mean)

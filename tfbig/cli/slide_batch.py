@@ -43,7 +43,7 @@ class Work(Generic[S]):
 
     Attributes:
         name: Name of the command.
-        settings: Settings of the command, without gaps.
+        settings: The settings with every default filled in.
         process: Function that processes the slide of a path and returns a line to print.
         finished: Function that returns whether the slide of a path is done.
         inputs: What paths are those of. `process` opens itself what is no slide; its slide is then None.
@@ -66,7 +66,7 @@ class Work(Generic[S]):
 
 _OWN_SIZE: Final = "files say the size of their pixels, or --mpp-of does. Use --mpp-of for another."
 _RESULTS: Final = (run_folder.PREDICTIONS, "*.h5")
-"""Files that a folder has if a slide is done: of `predict`, of `tile` and `features`."""
+"""Files of a folder in which a slide is done: of `predict`, and of `tile` and `features`."""
 
 
 class Outcome(NamedTuple):
@@ -99,25 +99,17 @@ def with_resolution(settings: S, **default: float) -> S:
 
 
 def resolution(settings: BatchSettings) -> dict[str, Any]:
-    """Return the arguments of `Slide.at`."""
+    """The arguments of `Slide.at`."""
     return {key: getattr(settings, key) for key in ("mpp", "magnification", "level")}
 
 
 def asked_resolution(settings: BatchSettings) -> dict[str, Any]:
-    """Return the resolution that flags ask for, such as `{"mpp": 0.5}`, or an empty dict.
-
-    Args:
-        settings: Settings of the command.
-    """
+    """The resolution that flags ask for, such as `{"mpp": 0.5}`; empty if none does."""
     return {key: value for key, value in resolution(settings).items() if value is not None}
 
 
 def refuse_resolution(settings: BatchSettings, reason: str) -> None:
-    """Check that no flag asks for a resolution.
-
-    Args:
-        settings: Settings of the command.
-        reason: Why it is not used.
+    """Refuse flags that ask for a resolution; `reason` says why it is not used.
 
     Raises:
         FlagError: A flag does.
@@ -129,11 +121,9 @@ def refuse_resolution(settings: BatchSettings, reason: str) -> None:
 def run(settings: S, make_work: Callable[[S], Work[S]]) -> int:
     """Process every slide that is not finished, and return the exit code.
 
-    A slide that fails is named on standard error and in `failed.csv`, which exists only if a slide failed.
+    Each Dask worker calls `make_work` too.
 
-    Args:
-        settings: Settings of the command.
-        make_work: Function from the settings to the work; each Dask worker calls it too.
+    A slide that fails is named on standard error and in `failed.csv`, which exists only if a slide failed.
     """
     work = make_work(settings)
     settings, folder = work.settings, Path(settings.out)
@@ -162,7 +152,7 @@ def run(settings: S, make_work: Callable[[S], Work[S]]) -> int:
 
 
 def _failure(reason: str) -> Outcome:
-    """Return the outcome of a slide that was not processed."""
+    """The outcome of a slide that was not processed."""
     return Outcome(None, reason, 0.0)
 
 
@@ -205,12 +195,9 @@ def _report_outcomes(outcomes: Iterator[tuple[Path, Outcome]], count: int, work:
 
 
 def process_slide(work: Work[Any], path: Path, mpp: float | None) -> Outcome:
-    """Process a slide, and return its outcome.
+    """Process a slide and report the outcome; a failure is an outcome too.
 
-    Args:
-        work: The work.
-        path: Path of the slide.
-        mpp: Micrometres per pixel at level 0, if they are not those of the file.
+    `mpp` is micrometres per pixel at level 0, if they are not those of the file.
     """
     start = time.monotonic()
     try:
@@ -235,7 +222,7 @@ def process_slide(work: Work[Any], path: Path, mpp: float | None) -> Outcome:
 
 
 def _scale(work: Work[Any], path: Path, slide: Slide | None) -> scales.Scale | None:
-    """Return what is to be said about the pixels of a slide that was read; None of what is no slide."""
+    """The resolution at which a slide was read, for the report; None if the input is no slide."""
     if work.inputs is not SLIDES or slide is None:
         return None
     pixel = work.pixels.get(path)
@@ -247,7 +234,7 @@ def _scale(work: Work[Any], path: Path, slide: Slide | None) -> scales.Scale | N
 
 
 def _is_given(slide: Slide | None, mpp: float | None, settings: BatchSettings) -> bool:
-    """Return whether the size of the pixels of a slide is that of `--slide-mpp`."""
+    """Whether the size of the pixels of a slide is that of `--slide-mpp`."""
     given = settings.slide_mpp
     return slide is not None and mpp is None and given is not None and slide.mpp == (given, given)
 
@@ -255,10 +242,7 @@ def _is_given(slide: Slide | None, mpp: float | None, settings: BatchSettings) -
 def open_slide(path: Path, mpp: float | None, settings: BatchSettings) -> Slide:
     """Open a slide with the size of its pixels: of `--mpp-of`, else a plausible one of the file, else `--slide-mpp`.
 
-    Args:
-        path: Path of the slide.
-        mpp: Micrometres per pixel in `--mpp-of`, or None.
-        settings: Settings of the command.
+    `mpp` is micrometres per pixel in `--mpp-of`, or None.
     """
     low_high = settings.percentiles
     slide = sources.open_slide(
@@ -283,12 +267,12 @@ def _check_name(path: Path) -> None:
 
 
 def _printable(path: Path) -> str:
-    """Return the path as text that every file can hold."""
+    """The path as text that every file can hold."""
     return str(path).encode(errors="backslashreplace").decode()
 
 
 def select_shard(paths: list[Path], shard: str | None) -> list[Path]:
-    """Return the slides of a shard `"I/N"`, or all."""
+    """The slides of a shard `"I/N"`, or all."""
     if shard is None:
         return paths
     index, count = map(int, shard.split("/"))
@@ -296,12 +280,10 @@ def select_shard(paths: list[Path], shard: str | None) -> list[Path]:
 
 
 def list_slides(names: Sequence[str | Path], inputs: InputKind = SLIDES) -> list[Path]:
-    """Return the slides among files and folders, by name.
+    """List the slides among files and folders, by name.
 
-    Args:
-        names: Paths of slides, of folders and of tables of slides, `*.csv`; subfolders of a folder without slides are
-            searched too. Masks beside the slides of a folder are left out.
-        inputs: What to list.
+    Tables of slides, `*.csv`, stand for their slides. Subfolders of a folder without slides are searched too; masks
+    beside the slides of a folder are left out.
 
     Raises:
         SourceError: A folder holds no slides, a table lacks `slide_id`, or two slides have the same name.
@@ -343,21 +325,13 @@ def write_view(
     overlays: Sequence[slide_viewer.Overlay],
     title: str | None = None,
 ) -> None:
-    """Write a slide with overlays for the zoomable view of the report.
-
-    Args:
-        settings: Settings of the command.
-        path: Path of the slide.
-        slide: The slide.
-        overlays: The overlays.
-        title: What the report calls the slide, such as its name and its class; by default the name of the file.
-    """
+    """Write a slide with overlays for the zoomable view of the report; its title is the file name by default."""
     title = title or path.name
     slide_viewer.write_slide_view(settings.out, title_of(path), slide, overlays, title=title)
 
 
 def _sizes(table: str, paths: Sequence[Path]) -> dict[Path, float]:
-    """Return the size of pixels by path, and say which rows of `--mpp-of` match no slide."""
+    """Read the size of pixels by path, and say which rows of `--mpp-of` match no slide."""
     slides = Names((os.path.abspath(path), path) for path in paths)
     return side_tables.assigned(table, sources.read_mpp_table(table), slides)
 
@@ -368,13 +342,9 @@ def write_outlines(
     slide: Slide,
     features: Iterable[Mapping[str, Any]],
 ) -> int:
-    """Write outlines as `SLIDE.geojson`, counted from where `--outline-origin` says, and return their number.
+    """Write GeoJSON features, in pixels of level 0, as `SLIDE.geojson`, and return their number.
 
-    Args:
-        settings: Settings of the command.
-        path: Path of the slide.
-        slide: The slide.
-        features: GeoJSON features in pixels of level 0.
+    They are counted from where `--outline-origin` says.
     """
     file = output_folder.file_in(Path(settings.out), f"{title_of(path)}.geojson")
     row, column = slide.origin
@@ -394,11 +364,7 @@ def write_outlines(
 def _claim_folder(folder: Path, name: str, settings: BatchSettings, paths: Sequence[Path]) -> None:
     """Create the folder, or check that it holds results of the same settings.
 
-    Args:
-        folder: The folder.
-        name: Name of the command.
-        settings: Settings of the command.
-        paths: Paths of all slides. If all of them failed, the settings of the folder are replaced.
+    If all slides of `paths` have failed, the settings of the folder are replaced.
     """
     if folder.exists() and not folder.is_dir():
         raise SourceError(f"{folder}: is a file; expected a folder. Check --out.")
@@ -420,7 +386,7 @@ def _claim_folder(folder: Path, name: str, settings: BatchSettings, paths: Seque
 
 
 def _all_failed(folder: Path, paths: Sequence[Path]) -> bool:
-    """Return whether the folder says of every slide that it failed, and holds no result of another."""
+    """Whether the folder says of every slide that it failed, and holds no result of another."""
     has_results = any(any(folder.glob(name)) for name in _RESULTS)
     return not has_results and {*map(_printable, paths)} <= run_folder.failures(folder)
 

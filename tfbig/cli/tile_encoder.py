@@ -22,7 +22,7 @@ from tfbig.models import encoders
 from tfbig.models.pathology_encoders import PATHOLOGY_ENCODERS
 from tfbig.sources import Bag, Resized
 
-READERS = 4
+READER_THREADS = 4
 """Threads that read and decode tiles."""
 SEED = 0
 """Seed of random weights, so that all shards have the same."""
@@ -30,9 +30,6 @@ SEED = 0
 
 class TileEncoder:
     """Network from tiles to features, with the weights, the scale of pixels and the precision of the settings.
-
-    Args:
-        settings: Settings of the command, without gaps.
 
     Attributes:
         width: Number of features of a tile.
@@ -64,8 +61,7 @@ class TileEncoder:
     def encode(self, tiles: Bag) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """Yield the features of a bag, some tiles at a time, as `(number of the first tile, features [k, width])`.
 
-        Args:
-            tiles: Tiles `[n, H, W, 3]` of uint8, resized and cut as `prepared`.
+        `tiles` are `[n, H, W, 3]` of uint8, resized and cut by `prepared`.
 
         Raises:
             SourceError: A tile cannot be read.
@@ -76,11 +72,9 @@ class TileEncoder:
 
 
 def prepared(tiles: Bag, encoder: str) -> Bag:
-    """Return tiles as an encoder of pathology expects them, but for their scale; others are returned as they are.
+    """Resize and cut tiles as an encoder of pathology expects them; other encoders take them as they are.
 
-    Args:
-        tiles: Tiles `[n, H, W, 3]` of uint8.
-        encoder: Name of the encoder.
+    `tiles` are `[n, H, W, 3]` of uint8.
     """
     entry = PATHOLOGY_ENCODERS.get(encoder)
     if entry is None:
@@ -91,7 +85,7 @@ def prepared(tiles: Bag, encoder: str) -> Bag:
 
 
 def size_of(encoder: str) -> int | None:
-    """Return the rows and columns of the tiles of an encoder, or None if it accepts any."""
+    """The rows and columns of the tiles of an encoder, or None if it accepts any."""
     entry = PATHOLOGY_ENCODERS.get(encoder)
     return None if entry is None else entry.size
 
@@ -100,12 +94,12 @@ def _read_ahead(tiles: Bag, at_once: int) -> Iterator[tuple[int, npt.NDArray[Any
     """Yield batches of a bag in order, while threads read the next ones."""
     count = tiles.shape[0]
     starts = iter(range(0, count, at_once))
-    with ThreadPoolExecutor(READERS, "tfbig-tiles") as pool:
+    with ThreadPoolExecutor(READER_THREADS, "tfbig-tiles") as pool:
 
         def ahead(start: int) -> tuple[int, Any]:
             return start, pool.submit(tiles.read, start, min(start + at_once, count))
 
-        waiting = deque(map(ahead, islice(starts, READERS)))
+        waiting = deque(map(ahead, islice(starts, READER_THREADS)))
         while waiting:
             start, batch = waiting.popleft()
             read = batch.result()

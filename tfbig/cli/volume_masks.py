@@ -1,4 +1,4 @@
-"""Masks that a network predicts of volumes, on the grid of the file."""
+"""Masks of volumes that a network predicts, on the grid of the file."""
 
 from __future__ import annotations
 
@@ -23,20 +23,13 @@ def predict(
     threshold: float = 0.5,
     probability: bool = False,
 ) -> Volume:
-    """Return the mask of a volume, streamed into a scratch file if the model is.
+    """Predict the mask of a volume, streamed into a scratch file if the model is.
+
+    The result is classes `[D, H, W, 1]`, uint8, on the grid of the file. The file `scratch`, a `.npy` in the voxels
+    of the network, must exist as long as the result. `threshold` is the probability above which a voxel is of class
+    1, for networks with one output; `probability` says that this output is a probability, not a logit.
 
     The network reads the whole volume once; nothing is blended.
-
-    Args:
-        model: A streamed or a plain model, from volumes to a number for each class of a voxel, or to one number.
-        volume: The image as stored.
-        preparation: How the network reads it.
-        scratch: File of the mask in the voxels of the network, `*.npy`; it must exist as long as the result.
-        threshold: Probability above which a voxel is of class 1, for networks with one output.
-        probability: Whether a single output is a probability, else a logit.
-
-    Returns:
-        Classes `[D, H, W, 1]`, uint8, on the grid of the file.
     """
     image = preparation.padded(preparation.image(volume), preparation.fill)
     limit = threshold if probability else float(np.log(threshold / (1 - threshold)))
@@ -55,20 +48,13 @@ def predict(
     if prediction.shape[:3] != image.shape[:3]:
         raise SourceError(
             f"{volume.name}: the network maps {image.shape[:3]} voxels to {prediction.shape[:3]}; expected as many. "
-            "Use a "
-            "network that pads."
+            "Use a network that pads."
         )
     return preparation.restored(prediction, volume)
 
 
 def compared(labels: Volume, mask: Volume, classes: int) -> Confusion:
-    """Count the voxels of each class, plane by plane.
-
-    Args:
-        labels: `[D, H, W, 1]`.
-        mask: `[D, H, W, 1]`, of the same grid.
-        classes: Number of classes.
-    """
+    """Count the voxels of each class, plane by plane, of two volumes `[D, H, W, 1]` of the same grid."""
     seen = Confusion.empty(classes)
     for plane in range(labels.shape[0]):
         seen.add(labels.read(plane, plane + 1), mask.read(plane, plane + 1))

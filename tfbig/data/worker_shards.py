@@ -29,19 +29,19 @@ class Shard:
     replicas: int = 1
 
     def has(self, batch: int) -> bool:
-        """Return whether this worker gets batch `batch`."""
+        """Whether this worker gets batch `batch`."""
         return batch >= self.first and (batch - self.first) % self.replicas in self.own
 
     def count(self, batches: int) -> int:
-        """Return the number of batches of this worker, given the number of batches per epoch."""
+        """Count the batches of this worker, given the number of batches per epoch."""
         return sum(map(self.has, range(self.first, batches)))
 
     def items(self, count: int, batch_size: int) -> list[int]:
-        """Return the positions of this worker's items in an epoch of `count` items."""
+        """The positions of this worker's items in an epoch of `count` items."""
         return [item for item in range(count) if self.has(item // batch_size)]
 
     def later(self, epochs: int) -> Shard:
-        """Return the shard `epochs` epochs later; a later epoch starts at its first batch."""
+        """The shard `epochs` epochs later; a later epoch starts at its first batch."""
         return self if epochs == 0 else replace(self, epoch=self.epoch + epochs, first=0)
 
 
@@ -52,7 +52,7 @@ GROUP, GROUPS = 64, 64
 def shuffled(
     count: int, rng: np.random.Generator, sizes: Sequence[float] | None = None
 ) -> npt.NDArray[np.int64]:
-    """Return a random order of items, in which consecutive items have similar sizes if `sizes` is set.
+    """Draw an order of items, in which consecutive items have similar sizes if `sizes` is set.
 
     Workers of a round wait for the largest of their items. Each run of `GROUP * GROUPS` items is sorted by size and
     cut into groups, which are shuffled. Apart from that, the order is random.

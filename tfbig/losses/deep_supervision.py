@@ -16,7 +16,7 @@ from keras import ops
 
 
 def loss_weights(num_outputs: int) -> list[float]:
-    """Return weights 1, 1/2, 1/4, ... of the losses, divided by their sum; the last of several is 0.
+    """Weights 1, 1/2, 1/4, ... of the losses, divided by their sum; the last of several is 0.
 
     As in the trainer of nnU-Net, which does not train the output of the lowest resolution.
 
@@ -41,7 +41,7 @@ def loss_weights(num_outputs: int) -> list[float]:
 def labels_of_outputs(
     labels: Any, num_outputs: int, strides: int | Sequence[int | Sequence[int]] = 2
 ) -> list[Any]:
-    """Return the labels of each output: those of the voxels nearest to the centres of its voxels.
+    """Sample the labels of each output: those of the voxels nearest to the centres of its voxels.
 
     Output i has one voxel for `s` voxels along an axis, where `s` is the product of the strides up to stage i. Its
     voxel j gets the label of voxel `s * j + s // 2`, which `torch.nn.functional.interpolate(mode="nearest-exact")`

@@ -68,7 +68,7 @@ class DiceCrossentropy(LossOfSums):
         self.crossentropy_weight = crossentropy_weight
 
     def sums(self, y_true: Any, y_pred: Any) -> tuple[Any, ...]:
-        """Return sums over pixels: cross-entropy and ones `[N]`; `p * y`, `p` and `y` of each class but 0.
+        """Sum over pixels: cross-entropy and ones `[N]`; `p * y`, `p` and `y` of each class but 0.
 
         Args:
             y_true: Class indices `[N, ..., 1]` or `[N, ...]`.
@@ -90,7 +90,7 @@ class DiceCrossentropy(LossOfSums):
         return crossentropy, pixels, ops.sum(p * y, axes), ops.sum(p, axes), ops.sum(y, axes)
 
     def of_sums(self, sums: tuple[Any, ...]) -> Any:
-        """Return the loss of each image, `[N]`.
+        """The loss of each image, `[N]`.
 
         Args:
             sums: What `sums` returns for all pixels.
@@ -104,7 +104,7 @@ class DiceCrossentropy(LossOfSums):
         return self.crossentropy_weight * crossentropy / pixels - self.dice_weight * dice
 
     def get_config(self) -> dict[str, Any]:
-        """Return the configuration for serialisation."""
+        """The configuration for serialisation."""
         return {
             **super().get_config(),
             "smooth": self.smooth,

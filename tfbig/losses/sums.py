@@ -33,7 +33,7 @@ class LossOfSums(keras.losses.Loss):
 
     @abstractmethod
     def sums(self, y_true: Any, y_pred: Any) -> tuple[Any, ...]:
-        """Return sums over the pixels of each image.
+        """Sum over the pixels of each image.
 
         Args:
             y_true: Labels `[N, ..., C]` of all pixels or of some rows, in the dtype of the loss.
@@ -45,14 +45,14 @@ class LossOfSums(keras.losses.Loss):
 
     @abstractmethod
     def of_sums(self, sums: tuple[Any, ...]) -> Any:
-        """Return the loss of each image, `[N]`.
+        """The loss of each image, `[N]`.
 
         Args:
             sums: What `sums` returns for all pixels, in float64 if streamed.
         """
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """Return the loss of each image, `[N]`.
+        """Compute the loss of each image, `[N]`.
 
         Args:
             y_true: Labels `[N, ..., C]`.

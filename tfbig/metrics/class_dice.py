@@ -62,7 +62,7 @@ class ClassDice(keras.metrics.Metric):
         self.counts.assign_add(ops.stack(counts, axis=1))
 
     def result(self) -> Any:
-        """Return the mean of the classes that occur, a scalar."""
+        """Average Dice over the classes that occur, a scalar."""
         both, predicted, labelled = ops.unstack(ops.cast(self.counts, self.dtype), axis=0)
         total = predicted + labelled
         dice = dice_or(0, both, total)
@@ -71,5 +71,5 @@ class ClassDice(keras.metrics.Metric):
         return ops.where(occur > 0, mean, ops.ones_like(mean))
 
     def get_config(self) -> dict[str, Any]:
-        """Return the configuration for serialisation."""
+        """The configuration for serialisation."""
         return {**super().get_config(), "classes": self.classes}

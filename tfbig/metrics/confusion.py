@@ -39,11 +39,7 @@ class Confusion:
 
     @classmethod
     def empty(cls, classes: int) -> Confusion:
-        """Start without pixels.
-
-        Args:
-            classes: Number of classes.
-        """
+        """Start without pixels."""
         return cls(np.zeros((classes, classes), np.int64))
 
     def add(self, labels: npt.NDArray[Any], predictions: npt.NDArray[Any]) -> None:
@@ -106,11 +102,7 @@ class Confusion:
         return _ratios(self.both, self.labelled)
 
     def of_class(self, number: int) -> dict[str, float | None]:
-        """Give the `OVERLAPS` of a class by their names.
-
-        Args:
-            number: The class.
-        """
+        """Give the `OVERLAPS` of a class by their names."""
         return {name: getattr(self, name)()[number] for name in OVERLAPS}
 
     def accuracy(self) -> float | None:

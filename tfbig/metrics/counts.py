@@ -60,13 +60,13 @@ class Dice(keras.metrics.Metric):
         self.labelled.assign_add(num_true(labelled))
 
     def result(self) -> Any:
-        """Return the Dice coefficient of all pixels so far, a scalar."""
+        """The Dice coefficient of all pixels so far, a scalar."""
         both = ops.cast(self.both, self.dtype)
         total = ops.cast(self.predicted + self.labelled, self.dtype)
         return dice_or(ops.ones_like(total), both, total)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the configuration for serialisation."""
+        """The configuration for serialisation."""
         return {**super().get_config(), "threshold": self.threshold}
 
     def _count(self, name: str) -> Any:
@@ -144,11 +144,11 @@ class ConfusionMatrix(keras.metrics.Metric):
         self.counts.assign_add(ops.cast(ops.matmul(ops.transpose(rows), columns), "int64"))
 
     def result(self) -> Any:
-        """Return the counts so far, int64 `[classes, classes]`."""
+        """The counts so far, int64 `[classes, classes]`."""
         return ops.convert_to_tensor(self.counts)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the configuration for serialisation."""
+        """The configuration for serialisation."""
         return {
             **super().get_config(),
             "classes": self.classes,
@@ -157,7 +157,7 @@ class ConfusionMatrix(keras.metrics.Metric):
         }
 
     def _labels(self, y_true: Any) -> Any:
-        """Return the validated labels, int64 `[N]`."""
+        """Validate the labels, and flatten them to int64 `[N]`."""
         shape = y_true.shape
         if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
             raise ValueError(
@@ -178,7 +178,7 @@ class ConfusionMatrix(keras.metrics.Metric):
             return tf.identity(labels)  # nothing is counted before the labels are validated
 
     def _predicted(self, y_pred: Any) -> Any:
-        """Return the predicted classes, int64 `[N]`."""
+        """The predicted classes, int64 `[N]`."""
         shape = y_pred.shape
         if len(shape) == 2 and shape[1] == self.classes:
             return ops.cast(ops.argmax(y_pred, axis=-1), "int64")
@@ -227,7 +227,7 @@ class QuadraticWeightedKappa(ConfusionMatrix):
         super().__init__(classes, name=name, **kwargs)
 
     def result(self) -> Any:
-        """Return kappa of all samples so far, a scalar."""
+        """Compute kappa of all samples so far, a scalar."""
         terms = kappa_terms(ops.cast(self.counts, "float64"))  # (classes - 1)**2 of w cancels
         errors, chance = (ops.squeeze(term) for term in terms)
         kappa = 1 - errors / ops.where(chance > 0, chance, 1)

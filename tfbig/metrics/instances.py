@@ -29,7 +29,7 @@ class Matches(NamedTuple):
 
     @property
     def average_precision(self) -> float:
-        """Return `correct / (correct + missed + false)`; 1 if there are no instances at all."""
+        """The share `correct / (correct + missed + false)`; 1 if there are no instances at all."""
         total = sum(self)
         return self.correct / total if total else 1.0
 

@@ -66,7 +66,7 @@ class CoupledAdam(MomentOptimizer):
         return self.adam_step(m, v, self.power(self.beta_1))
 
     def get_config(self) -> dict[str, Any]:
-        """Return the configuration for serialisation."""
+        """The configuration for serialisation."""
         return {**super().get_config(), "l2": self.l2}
 
 
@@ -156,5 +156,5 @@ class DemonAdamW(MomentOptimizer):
         return self.adam_step(m, v, self._product)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the configuration for serialisation."""
+        """The configuration for serialisation."""
         return {**super().get_config(), "steps": self.steps, "l2": self.l2}

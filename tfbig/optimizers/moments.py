@@ -59,29 +59,29 @@ class MomentOptimizer(keras.optimizers.Optimizer):
         self.assign_sub(variable, ops.multiply(ops.cast(learning_rate, variable.dtype), step))
 
     def get_config(self) -> dict[str, Any]:
-        """Return the configuration for serialisation."""
+        """The configuration for serialisation."""
         moments = {"beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
         return {**super().get_config(), **moments}
 
     def _step(self, m: Any, v: Any) -> Any:
-        """Return the step of an update for a learning rate of 1."""
+        """The step of an update for a learning rate of 1."""
         raise NotImplementedError
 
     def _beta_1(self, dtype: str) -> Any:
         return self.beta_1
 
     def adam_step(self, m: Any, v: Any, beta_1_product: Any) -> Any:
-        """Return the step of Adam, Algorithm 1 of its paper: averages are corrected for starting at 0."""
+        """The step of Adam, Algorithm 1 of its paper: averages are corrected for starting at 0."""
         m_hat = ops.divide(m, ops.cast(1 - beta_1_product, m.dtype))
         v_hat = ops.divide(v, ops.cast(1 - self.power(self.beta_2), v.dtype))
         return ops.divide(m_hat, ops.add(ops.sqrt(v_hat), self.epsilon))
 
     def count(self) -> Any:
-        """Return the number of this update, from 1, as float64: `1 - beta_2**t` cancels in float32."""
+        """The number of this update, from 1, as float64: `1 - beta_2**t` cancels in float32."""
         return ops.cast(self.iterations + 1, "float64")
 
     def power(self, beta: float) -> Any:
-        """Return `beta**t` as float64."""
+        """The power `beta**t` as float64."""
         # Not ops.cast: it converts a Python number to float32 first.
         return ops.power(ops.convert_to_tensor(beta, "float64"), self.count())
 

@@ -69,7 +69,7 @@ class RAdam(MomentOptimizer):
         return ops.where(trusted, m_hat * ops.cast(scale, m.dtype) / root, m_hat)
 
     def _rectification(self) -> tuple[Any, Any]:
-        """Return `r * sqrt(1 - beta_2**t)`, and whether rectification applies at this update."""
+        """The factor `r * sqrt(1 - beta_2**t)`, and whether rectification applies at this update."""
         power = self.power(self.beta_2)
         longest = 2 / (1 - self.beta_2) - 1
         length = longest - 2 * self.count() * power / (1 - power)
@@ -79,7 +79,7 @@ class RAdam(MomentOptimizer):
         return ops.sqrt(r2 * (1 - power)), trusted
 
     def get_config(self) -> dict[str, Any]:
-        """Return the configuration for serialisation."""
+        """The configuration for serialisation."""
         return {**super().get_config(), "l2": self.l2}
 
 
@@ -165,5 +165,5 @@ class LookaheadRAdam(RAdam):
         ops.cond((self.iterations + 1) % self.k == 0, step_back, lambda: None)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the configuration for serialisation."""
+        """The configuration for serialisation."""
         return {**super().get_config(), "alpha": self.alpha, "k": self.k}

@@ -24,7 +24,7 @@ LEVEL: Final = 0.95
 DEFAULT_THRESHOLD: Final = 0.5
 _BINS: Final = 10
 _REASONS: Final = 6
-"""Largest number of classes of which a figure says why they have no curves."""
+"""Most classes for which a figure says why they have no curve."""
 
 Numbers = npt.NDArray[Any]
 
@@ -38,23 +38,14 @@ class Column(NamedTuple):
 
 
 def class_columns(labels: Numbers, probabilities: Numbers, classes: Sequence[str]) -> list[Column]:
-    """Return each class against all others.
-
-    Args:
-        labels: True classes `[n]`.
-        probabilities: Probabilities `[n, classes]`.
-        classes: Names of the classes.
-    """
+    """Each class against all others, from true classes `[n]` and probabilities `[n, classes]`."""
     return [Column(name, labels == k, probabilities[:, k]) for k, name in enumerate(classes)]
 
 
 def known_columns(names: Sequence[str], labels: Numbers, probabilities: Numbers) -> list[Column]:
-    """Return each of several labels, for the samples of which it is known.
+    """Each of several labels, for the samples of which it is known.
 
-    Args:
-        names: Names of the labels.
-        labels: Labels `[n, names]`: 0, 1, or a negative number if unknown.
-        probabilities: Probabilities `[n, names]`.
+    `labels`, `[n, names]`, are 0, 1, or a negative number if unknown; `probabilities` are `[n, names]`.
     """
     return [
         Column(name, y[y >= 0] == 1, p[y >= 0])
@@ -71,12 +62,7 @@ def write(
 ) -> None:
     """Write `classes.csv` and `curves.png` into a run folder.
 
-    Args:
-        folder: Run folder.
-        labels: True classes `[n]`.
-        probabilities: Probabilities `[n, classes]`.
-        classes: Names of the classes.
-        thresholds: Threshold of each class; by default 0.5.
+    `labels` are true classes `[n]`, `probabilities` `[n, classes]`. The threshold of each class is 0.5 by default.
     """
     columns = class_columns(labels, probabilities, classes)
     shown = columns[1:] if len(columns) == 2 else columns
@@ -91,11 +77,7 @@ def write_columns(
 ) -> None:
     """Write `classes.csv` and `curves.png` of classes or labels into a run folder.
 
-    Args:
-        folder: Run folder.
-        columns: The classes or labels.
-        thresholds: Threshold of each; by default 0.5.
-        shown: Those whose curves are drawn; by default all.
+    The threshold of each is 0.5 by default. Curves are drawn of those in `shown`, by default of all.
     """
     thresholds = thresholds or [DEFAULT_THRESHOLD] * len(columns)
     numbers = [
@@ -107,15 +89,10 @@ def write_columns(
 
 
 def evaluated(positive: Numbers, scores: Numbers, threshold: float) -> dict[str, Any]:
-    """Evaluate the probabilities of a class.
+    """Evaluate the probabilities of a class, by name; what is not defined is an empty string.
 
-    Args:
-        positive: Whether each sample has the class, `[n]`.
-        scores: Probability of the class, `[n]`.
-        threshold: Samples with at least this probability are assigned to the class.
-
-    Returns:
-        Numbers by name; empty strings for those that are not defined.
+    `positive` says whether each sample has the class, `[n]`; `scores` are its probabilities `[n]`. Samples with at
+    least the threshold are assigned to the class.
     """
     chosen = scores >= threshold
     true = int((chosen & positive).sum())
@@ -142,22 +119,12 @@ def evaluated(positive: Numbers, scores: Numbers, threshold: float) -> dict[str,
 
 
 def best_thresholds(labels: Numbers, probabilities: Numbers) -> list[float]:
-    """Return the best threshold of each class.
-
-    Args:
-        labels: True classes of validation samples, `[n]`.
-        probabilities: Probabilities `[n, classes]`.
-    """
+    """The best threshold of each class, from classes `[n]` and probabilities `[n, classes]` of validation samples."""
     return [best_threshold(labels == k, p) for k, p in enumerate(probabilities.T)]
 
 
 def thresholds_of_run(folder: str | Path, classes: Sequence[str]) -> list[float] | None:
-    """Return the thresholds in `classes.csv` of a run; None if it has none, or other classes.
-
-    Args:
-        folder: Run folder.
-        classes: Names of the classes.
-    """
+    """Read the thresholds in `classes.csv` of a run; None if it has none, or other classes."""
     rows = run_folder.read_rows(Path(folder) / TABLE)
     if [row.get("class") for row in rows] != [*classes]:
         return None
@@ -165,14 +132,10 @@ def thresholds_of_run(folder: str | Path, classes: Sequence[str]) -> list[float]
 
 
 def best_threshold(positive: Numbers, scores: Numbers) -> float:
-    """Return the threshold with the largest sum of sensitivity and specificity (Youden, 1950).
+    """Find the threshold with the largest sum of sensitivity and specificity (Youden, 1950).
 
-    Args:
-        positive: Whether each sample has the class, `[n]`.
-        scores: Probability of the class, `[n]`.
-
-    Returns:
-        A probability between two scores; 0.5 if all samples or none have the class, or the scores say nothing.
+    It lies between two of the scores `[n]`; it is 0.5 if all samples or none have the class, or the scores say
+    nothing.
     """
     if not _is_divided(positive):
         return DEFAULT_THRESHOLD
@@ -187,10 +150,7 @@ def best_threshold(positive: Numbers, scores: Numbers) -> float:
 def draw_curves(path: str | Path, columns: Sequence[Column]) -> None:
     """Draw ROC, precision-recall and calibration curves of classes or labels.
 
-    Args:
-        path: PNG file to write.
-        columns: The classes or labels; those that no sample or all samples have are left out, and if that is all of
-            them, the figure says so.
+    Those that no sample or all samples have are left out; if none is left, the figure says so.
     """
     figure = Figure(figsize=(13, 4.4), layout="constrained")
     receiver, recall, calibrated = figure.subplots(1, 3)
@@ -235,12 +195,12 @@ def draw_curves(path: str | Path, columns: Sequence[Column]) -> None:
 
 
 def _is_divided(positive: Numbers) -> bool:
-    """Return whether some samples have a class, and some do not."""
+    """Whether some samples have a class, and some do not."""
     return bool(positive.any() and not positive.all())
 
 
 def _why_undefined(columns: Sequence[Column]) -> str:
-    """Return why there is no curve of classes or labels that all samples have, or none."""
+    """Say why there is no curve of classes or labels that all samples have, or none."""
     reasons = [
         f"all samples are {name}" if positive.any() else f"no sample is {name}"
         for name, positive, _ in columns

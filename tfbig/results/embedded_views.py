@@ -27,14 +27,10 @@ _FORMATS: Final = ["JPEG", "PNG"]
 
 
 def embed(views: Sequence[View]) -> list[dict[str, Any]]:
-    """Return views as the script of the page expects them.
+    """Prepare views for the script of the page.
 
-    Args:
-        views: The views, from `slide_viewer.read_views`.
-
-    Returns:
-        A dictionary for each view: `title`, `width_um` (of the slide, or None), `image` and `overlays`. An image has
-        `width`, `height`, `tile` (side of a tile) and `levels` of rows of tiles as data URLs, the smallest first.
+    Each has `title`, `width_um` (of the slide, or None), `image` and `overlays`. An image has `width`, `height`,
+    `tile` (side of a tile) and `levels` of rows of tiles as data URLs, the smallest first.
 
     Raises:
         SourceError: An image is damaged or too large.
@@ -75,7 +71,7 @@ def _opened(path: Path, mode: str) -> Image.Image:
 
 
 def _tiled(image: Image.Image, form: str, most: int) -> dict[str, Any]:
-    """Return an image in tiles, made smaller until these have at most `most` bytes."""
+    """Cut an image into tiles, made smaller until these have at most `most` bytes."""
     while True:
         levels = [_tiles(level, form) for level in slide_viewer.pyramid(np.asarray(image), TILE)]
         size = sum(len(url) for level in levels for row in level for url in row)
@@ -91,7 +87,7 @@ def _tiled(image: Image.Image, form: str, most: int) -> dict[str, Any]:
 
 
 def _tiles(level: Pixels, form: str) -> list[list[str]]:
-    """Return the tiles of a level as rows of data URLs."""
+    """The tiles of a level, as rows of data URLs."""
     return [
         [
             _data_url(level[row : row + TILE, column : column + TILE], form)

@@ -39,20 +39,15 @@ _CHARACTERS = 9
 
 
 def thumbnail(source: Source, max_side: int = 1200) -> npt.NDArray[Any]:
-    """Return every k-th row and column of an image, read strip by strip.
+    """Every k-th row and column of an image `[H, W, C]`, read strip by strip.
 
-    Args:
-        source: The image `[H, W, C]`.
-        max_side: Maximum number of rows and columns of the result.
-
-    Returns:
-        `[ceil(H / k), ceil(W / k), C]` with the smallest `k` that fits.
+    `k` is the smallest with at most `max_side` rows and columns, `[ceil(H / k), ceil(W / k), C]`.
     """
     step = -(-max(source.shape[:2]) // max_side)
     height = max(_STRIP_ROWS // step, 1) * step
     starts = range(0, source.shape[0], height)
     ends = [min(start + height, source.shape[0]) for start in starts]
-    # a copy, which does not keep the strip
+    # Rows are copied, so that the strip can be freed.
     return np.concatenate(
         [
             source.read(start, end)[::step, ::step].copy()
@@ -66,13 +61,8 @@ def tint(
 ) -> npt.NDArray[np.uint8]:
     """Colour a slide by its prediction: green is correct, blue is missed, orange is a false positive.
 
-    Args:
-        gray: Slide `[H, W]`, uint8, with a bright background.
-        labels: `[H, W]`, true where there is tissue.
-        predicted: `[H, W]`, true where tissue is predicted.
-
-    Returns:
-        RGB image `[H, W, 3]`, uint8.
+    The slide is `[H, W]`, uint8, with a bright background. `labels` and `predicted` are `[H, W]`, true where there
+    is tissue. The result is RGB, `[H, W, 3]`, uint8.
     """
     labels, predicted = labels.astype(bool), predicted.astype(bool)
     rgb = np.repeat(gray[..., None].astype(np.float32), 3, axis=2)  # [H, W, 3]
@@ -91,12 +81,8 @@ def overlay(
 ) -> None:
     """Draw a slide next to the same slide with a prediction over it.
 
-    Args:
-        path: PNG file to write.
-        image: Inverted gray slide `[H, W, 1]`, uint8.
-        labels: `[H, W, 1]`, 1 where there is tissue.
-        prediction: Probability of tissue, `[H, W, 1]`.
-        title: Title of the figure.
+    `image` is the inverted gray slide `[H, W, 1]`, uint8; `labels` are 1 where there is tissue, and `prediction` is
+    its probability, both `[H, W, 1]`.
     """
     gray, truth, probability = (thumbnail(s)[..., 0] for s in (image, labels, prediction))
     gray = 255 - gray
@@ -120,11 +106,8 @@ def learning_curve(
 ) -> None:
     """Draw learning curves: training and validation over the epochs.
 
-    Args:
-        path: PNG file to write.
-        history: Rows with `epoch`, and each column of `labels` with and without the prefix `val_`.
-        labels: Axis labels of the columns to draw, by column.
-        unseen: Legend of the validation curve.
+    Rows have `epoch`, and each column of `labels` with and without the prefix `val_`. `labels` name the axes by
+    column, `unseen` the validation curve.
     """
     epochs = [row["epoch"] for row in history]
     figure = Figure(figsize=(4.5 * len(labels), 3.5), layout="constrained")
@@ -157,13 +140,10 @@ def run_curves(
 ) -> None:
     """Draw the validation curve of each run, their mean, and one standard deviation of a sample around it.
 
-    The mean is drawn as far as all runs were trained.
+    Rows of each run have `epoch`, and each column of `labels` with the prefix `val_`. `labels` name the axes by
+    column, `unseen` the validation data.
 
-    Args:
-        path: PNG file to write.
-        histories: For each run, by its name, rows with `epoch`, and each column of `labels` with the prefix `val_`.
-        labels: Axis labels of the columns to draw, by column.
-        unseen: What the validation data are, for the labels of the axes.
+    The mean is drawn as far as all runs were trained.
     """
     epochs = min(len(rows) for rows in histories.values())
     figure = Figure(figsize=(1.5 + 4.5 * len(labels), 3.5), layout="constrained")
@@ -190,9 +170,7 @@ def run_curves(
 def intervals(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Draw the mean and the interval of each run, one plot for each metric.
 
-    Args:
-        path: PNG file to write.
-        rows: Rows with `metric`, `run`, `mean`, and the ends `95 % from` and `to`.
+    Rows have `metric`, `run`, `mean`, and the ends `95 % from` and `to`.
     """
     metrics = list(dict.fromkeys(row["metric"] for row in rows))
     runs = list(dict.fromkeys(row["run"] for row in rows))
@@ -217,14 +195,10 @@ def attention_map(
 ) -> None:
     """Draw the instances of a bag in their positions, next to the attention of a model.
 
-    Instances without coordinates are drawn in rows from left to right. Key instances (`bag.labels`) have a green frame.
+    The bag has tiles `[n, H, W, C]`, uint8, or features `[n, d]`, which are drawn grey. `attention`, `[n]`, adds up
+    to 1.
 
-    Args:
-        path: PNG file to write.
-        bag: Tiles `[n, H, W, C]`, uint8, or features `[n, d]`, which are drawn grey.
-        attention: Attention of the instances `[n]`, which adds up to 1.
-        title: Title of the figure.
-        max_side: Maximum number of rows and columns of the image of the bag.
+    Instances without coordinates are drawn in rows from left to right. Key instances (`bag.labels`) have a green frame.
 
     Raises:
         ValueError: `attention` does not have one number for each instance.
@@ -258,14 +232,10 @@ def attention_map(
 def instances(
     bag: Bag, max_side: int = 4096
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], int]:
-    """Draw the instances of a bag in their positions on a white image.
+    """Draw the instances of a bag, as in `attention_map`, in their positions on a white image.
 
-    Args:
-        bag: Bag, as in `attention_map`.
-        max_side: Maximum number of rows and columns of the image; an instance has at most 64.
-
-    Returns:
-        The image `[h, w, 3]`, top and left of each instance in it `[n, 2]`, and the side of an instance.
+    An instance has at most 64 rows and columns. The image is `[h, w, 3]`; top and left of each instance in it, `[n,
+    2]`, and the side of an instance follow.
     """
     places, side = _places(bag, max_side)
     rows, columns = places.max(0) + side
@@ -278,16 +248,7 @@ def instances(
 def paint_instances(
     places: npt.NDArray[Any], side: int, values: npt.NDArray[Any]
 ) -> npt.NDArray[np.float32]:
-    """Paint a number per instance into a map with the layout of `instances`.
-
-    Args:
-        places: Top and left of each instance `[n, 2]`.
-        side: Side of an instance.
-        values: Numbers of the instances `[n]`.
-
-    Returns:
-        Map `[h, w]`, NaN where there is no instance.
-    """
+    """Paint a number per instance into a map `[h, w]` with the layout of `instances`, NaN where there is none."""
     painted = np.full(places.max(0) + side, np.nan, np.float32)
     for (top, left), value in zip(places, values, strict=True):
         painted[top : top + side, left : left + side] = value
@@ -297,13 +258,9 @@ def paint_instances(
 def latent_grid(path: str | Path, image: Source, z: npt.NDArray[Any], title: str) -> None:
     """Draw an image next to its latent grid, with the first three principal components as red, green and blue.
 
-    Patches of similar colours have similar codes.
+    The image is `[H, W, 1 or 3]`, uint8, the grid `[rows, columns, d]`.
 
-    Args:
-        path: PNG file to write.
-        image: Image `[H, W, 1 or 3]`, uint8.
-        z: Latent grid `[rows, columns, d]`.
-        title: Title of the figure.
+    Patches of similar colours have similar codes.
     """
     rows, columns, width = z.shape
     flat = z.reshape(-1, width).astype(np.float64)
@@ -328,7 +285,7 @@ def latent_grid(path: str | Path, image: Source, z: npt.NDArray[Any], title: str
 
 
 def _places(bag: Bag, max_side: int) -> tuple[npt.NDArray[Any], int]:
-    """Return top and left of every instance `[n, 2]` and the side of an instance, in pixels of the figure."""
+    """Place every instance of a bag: top and left `[n, 2]`, and the side of an instance, in pixels of the figure."""
     if isinstance(bag, Tiles):
         grid = (bag.corners - bag.corners.min(0)) / bag.size
     elif bag.coords is not None:
@@ -342,14 +299,14 @@ def _places(bag: Bag, max_side: int) -> tuple[npt.NDArray[Any], int]:
 
 
 def _pitch(corners: npt.NDArray[Any]) -> int:
-    """Return the most frequent distance between neighbours; the last of a row may be closer."""
+    """The most frequent distance between neighbours; the last of a row may be closer."""
     steps = np.concatenate([np.diff(np.unique(axis)) for axis in corners.T])
     distances, counts = np.unique(steps, return_counts=True)
     return int(distances[counts.argmax()]) if len(distances) else 1
 
 
 def _tile(bag: Bag, index: int, side: int) -> npt.NDArray[Any]:
-    """Return an instance as a square `[side, side, 3]`, grey if it is not an image."""
+    """An instance as a square `[side, side, 3]`, grey if it is not an image."""
     if len(bag.shape) != 4 or bag.dtype != np.uint8:
         return np.full((side, side, 3), 200, np.uint8)
     tile = resize(bag.read(index, index + 1)[0], (side, side))
@@ -364,16 +321,7 @@ def tiles(
     tissue: Tissue | None = None,
     max_side: int = 1600,
 ) -> None:
-    """Draw the tiles of a slide and the outline of its tissue, with a legend.
-
-    Args:
-        path: PNG file to write.
-        slide: Slide, uint8.
-        coords: Coordinates of its tiles.
-        title: Title of the figure.
-        tissue: Tissue to outline, if any.
-        max_side: Maximum number of rows and columns of the thumbnail.
-    """
+    """Draw the tiles of a slide, uint8, and the outline of its tissue, with a legend."""
     small = _thumbnail(slide, max_side)
     rows, columns = small.shape[:2]
     steps = slide.shape[1] / columns, slide.shape[0] / rows
@@ -408,15 +356,9 @@ def regions(
     title: str,
     max_side: int = 1600,
 ) -> None:
-    """Draw a slide next to the same slide with its classes in colour.
+    """Draw a slide, uint8, next to the same slide with its classes in colour.
 
-    Args:
-        path: PNG file to write.
-        slide: Slide, uint8.
-        labels: Classes `[h, w]` over the whole slide; 0 has no colour.
-        names: Names of the classes, by number.
-        title: Title of the figure.
-        max_side: Maximum number of rows and columns of the thumbnail.
+    `labels`, `[h, w]`, are over the whole slide; 0 has no colour. `names` are by class number.
     """
     small = _thumbnail(slide, max_side)
     rows, columns = small.shape[:2]
@@ -447,15 +389,7 @@ def regions(
 def slide_overlay(
     path: str | Path, slide: Slide, over: Overlay, title: str, max_side: int = 1600
 ) -> None:
-    """Draw a slide next to the same slide with an overlay, such as attention.
-
-    Args:
-        path: PNG file to write.
-        slide: Slide, uint8.
-        over: Overlay of the slide.
-        title: Title of the figure.
-        max_side: Maximum number of rows and columns of the thumbnail.
-    """
+    """Draw a slide, uint8, next to the same slide with an overlay, such as attention."""
     small = _thumbnail(slide, max_side)
     rows, columns = small.shape[:2]
     wide = columns > 1.3 * rows
@@ -482,14 +416,7 @@ def slide_overlay(
 
 
 def confusion(path: str | Path, counts: npt.ArrayLike, names: Sequence[str], title: str) -> None:
-    """Draw a confusion matrix.
-
-    Args:
-        path: PNG file to write.
-        counts: Counts `[classes, classes]`; rows are true, columns predicted classes.
-        names: Names of the classes.
-        title: Title of the figure.
-    """
+    """Draw a confusion matrix `[classes, classes]`; rows are true, columns predicted classes."""
     counts = np.asarray(counts)
     figure = Figure(figsize=(1.6 + 0.8 * len(names),) * 2, layout="constrained")
     axes = figure.subplots()
@@ -506,7 +433,7 @@ def confusion(path: str | Path, counts: npt.ArrayLike, names: Sequence[str], tit
 
 
 def _thumbnail(slide: Slide, max_side: int) -> npt.NDArray[Any]:
-    """Return a thumbnail as an RGB image `[h, w, 3]`, uint8."""
+    """A thumbnail as an RGB image `[h, w, 3]`, uint8."""
     small = slide.thumbnail(max_side)
     return np.repeat(small, 3, axis=2) if small.shape[2] == 1 else small[..., :3]
 
@@ -527,14 +454,11 @@ def _add_legend(figure: Figure, over: Overlay) -> None:
 def _add_scale_bar(axes: Axes, slide: Slide, columns: int) -> None:
     """Draw a bar of a round length in the lower left corner, if the pixel size of the slide is known.
 
-    Args:
-        axes: Axes that show the whole slide.
-        slide: The slide.
-        columns: Columns of the shown image.
+    The axes show the whole slide, in so many columns.
     """
     if slide.mpp is None:
         return
-    um = slide.mpp[1] * slide.shape[1] / columns  # of a pixel of the image
+    um = slide.mpp[1] * slide.shape[1] / columns  # width of a pixel of the image
     most = 0.2 * columns * um
     power = 10 ** math.floor(math.log10(most))
     length = max(n * power for n in (1, 2, 5) if n * power <= most)
@@ -547,7 +471,7 @@ def _add_scale_bar(axes: Axes, slide: Slide, columns: int) -> None:
 
 
 def _figure_size(shape: tuple[int, ...], wide: bool) -> tuple[float, float]:
-    """Return the size in inches of a figure with two images of `shape`, one above the other if `wide`."""
+    """The size in inches of a figure with two images of `shape`, one above the other if `wide`."""
     rows, columns = shape
     width = 10.0 if wide else 5.0
     each = width * rows / columns + 0.4
@@ -555,12 +479,7 @@ def _figure_size(shape: tuple[int, ...], wide: bool) -> tuple[float, float]:
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Write a figure as a PNG file, atomically.
-
-    Args:
-        figure: The figure.
-        path: PNG file to write.
-    """
+    """Write a figure as a PNG file, atomically."""
     with atomic_write(path) as part, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # missing for names in other scripts
         figure.savefig(part, dpi=DPI)

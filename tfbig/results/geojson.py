@@ -33,14 +33,9 @@ def hex_of(colour: Any) -> str:
 def region_features(
     polygons: Mapping[int, Iterable[shapely.Polygon]], names: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield one GeoJSON feature for each polygon of each class.
+    """Yield one GeoJSON feature for each polygon of each class, as of `tfbig.results.outlines.regions`.
 
-    Args:
-        polygons: Outlines by class, see `tfbig.results.outlines.regions`.
-        names: Names of the classes, by number.
-
-    Yields:
-        GeoJSON features.
+    `names` are by class number.
     """
     for number, parts in polygons.items():
         for polygon in parts:
@@ -56,15 +51,9 @@ def tile_features(
 ) -> Iterator[dict[str, Any]]:
     """Yield one GeoJSON feature for each tile.
 
-    Args:
-        coords: x and y of the upper left corners at level 0, `[n, 2]`.
-        size: Side of a tile at level 0, or its height and width.
-        classes: Class numbers of the tiles `[n]`.
-        names: Names of the classes, by number.
-        measurements: Numbers of the tiles `[n]` by name, such as attention and probabilities.
-
-    Yields:
-        GeoJSON features.
+    `coords` are x and y of the upper left corners at level 0, `[n, 2]`; `size` is the side of a tile at level 0, or
+    its height and width. `classes` are class numbers `[n]`, `names` are by class number. `measurements` are numbers
+    of the tiles `[n]` by name, such as attention and probabilities.
     """
     columns = {key: np.asarray(values, float) for key, values in (measurements or {}).items()}
     places = np.asarray(coords)
@@ -78,14 +67,9 @@ def tile_features(
 def instance_features(
     instances: Iterable[tuple[shapely.Geometry, Mapping[str, float]]], name: str
 ) -> Iterator[dict[str, Any]]:
-    """Yield one GeoJSON feature for each instance, a detection.
+    """Yield one GeoJSON feature for each instance, a detection, from its outline and measurements.
 
-    Args:
-        instances: Outline and measurements of each instance.
-        name: Name of their class.
-
-    Yields:
-        GeoJSON features.
+    `name` is that of their class.
     """
     for polygon, measurements in instances:
         yield _feature(polygon, "detection", 1, ("background", name), measurements)
@@ -97,17 +81,11 @@ def write_geojson(
     origin: tuple[int, int] = (0, 0),
     counted_from: str | None = None,
 ) -> int:
-    """Write a FeatureCollection with one feature per line; the file appears when it is complete.
+    """Write a FeatureCollection with one feature per line, and return their number.
 
-    Args:
-        path: File to write.
-        features: GeoJSON features in pixels of level 0.
-        origin: Row and column of level 0 that become 0: `Slide.origin` for QuPath.
-        counted_from: What the file says of its origin, "scanned" or "level-0", so that it is read as it is meant; by
-            default nothing.
-
-    Returns:
-        The number of features.
+    The file appears when it is complete. Features are in pixels of level 0; the row and column `origin` of level 0
+    become 0: `Slide.origin` for QuPath. With `counted_from`, "scanned" or "level-0", the file says what its origin
+    is, so that it is read as it is meant.
 
     Raises:
         SourceError: The file cannot be written.
@@ -128,7 +106,7 @@ def write_geojson(
 
 
 def _shifted(feature: Mapping[str, Any], origin: tuple[int, int]) -> dict[str, Any]:
-    """Return a feature counted from another row and column."""
+    """Shift the coordinates of a feature, so that they count from another row and column."""
     row, column = origin
 
     def moved(coordinates: Any) -> Any:
@@ -148,7 +126,7 @@ def _feature(
     names: Sequence[str],
     measurements: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """Return a feature as QuPath writes it, with an id, and the type of object in the properties."""
+    """Build a feature as QuPath writes it, with an id, and the type of object in the properties."""
     colour = COLOURS[(number - 1) % len(COLOURS)]
     properties: dict[str, Any] = {
         "objectType": kind,

@@ -18,17 +18,11 @@ Map = npt.NDArray[np.float32]
 
 
 def paint(coords: Coords, values: npt.ArrayLike, slide: Slide) -> tuple[Map, float]:
-    """Paint a number per tile into a map of the slide.
+    """Paint the numbers `[n]` of tiles into a map `[h, w]`, float32, over the whole slide.
 
-    Args:
-        coords: Coordinates of the tiles.
-        values: Numbers of the tiles `[n]`.
-        slide: Slide of the tiles.
-
-    Returns:
-        The map `[h, w]`, float32, over the whole slide with `PARTS` pixels along a tile: the mean of the tiles that
-        cover most of a pixel, NaN where there is none. And the width of the map as a share of the slide's: above 1 if
-        the last pixel extends beyond the slide. `height_of` returns its height.
+    The map has `PARTS` pixels along a tile: the mean of the tiles that cover most of a pixel, NaN where there is
+    none. Its width as a share of the slide's follows: above 1 if the last pixel extends beyond the slide.
+    `height_of` returns its height.
 
     Raises:
         ValueError: `values` does not have one number for each tile.
@@ -55,33 +49,18 @@ def paint(coords: Coords, values: npt.ArrayLike, slide: Slide) -> tuple[Map, flo
 
 
 def height_of(painted: Map, coords: Coords, slide: Slide) -> float:
-    """Return the height of a map as a share of the height of the slide.
-
-    Args:
-        painted: Map from `paint`.
-        coords: Coordinates of the tiles.
-        slide: Slide of the tiles.
-    """
+    """The height of a map from `paint` as a share of the height of the slide."""
     return painted.shape[0] * pixel_sides(coords)[0] / slide.shape[0]
 
 
 def pixel_sides(coords: Coords) -> tuple[float, float]:
-    """Return the height and width of a pixel of a map in pixels of level 0."""
+    """The height and width of a pixel of a map in pixels of level 0."""
     rows, columns = coords.steps
     return coords.size * rows / PARTS, coords.size * columns / PARTS
 
 
 def as_source(painted: Map, coords: Coords, slide: Slide) -> ArraySource:
-    """Convert a map to a source `[h, w, 1]`, float32, with its pixel size; 0 where there is no tile.
-
-    Args:
-        painted: Map from `paint`.
-        coords: Coordinates of the tiles.
-        slide: Slide of the tiles.
-
-    Returns:
-        The source.
-    """
+    """Convert a map from `paint` to a source `[h, w, 1]`, float32, with its pixel size; 0 where there is no tile."""
     source = ArraySource(np.nan_to_num(painted)[..., None], f"map of {coords.name}")
     if slide.mpp is not None:
         rows, columns = (n * m for n, m in zip(slide.mpp, pixel_sides(coords), strict=True))

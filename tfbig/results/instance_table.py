@@ -77,7 +77,7 @@ def measured_instances(
 
 
 def _sums(strip: Rows, image: Rows, start: int) -> tuple[Rows, Rows]:
-    """Return the labels of a strip, and for each: pixels, sums of rows, columns and intensities, then its box."""
+    """The labels of a strip, and for each: pixels, sums of rows, columns and intensities, then its box."""
     rows, columns = np.nonzero(strip)
     found = strip[rows, columns]
     numbers, places = np.unique(found, return_inverse=True)
@@ -104,7 +104,7 @@ def _sums(strip: Rows, image: Rows, start: int) -> tuple[Rows, Rows]:
 
 
 def _merged(before: Rows | None, now: Rows | None) -> Rows:
-    """Return the sums of the parts of an instance in two strips, either of which may lack it."""
+    """Add the sums of an instance in two strips, either of which may lack it."""
     if before is None or now is None:
         only = now if before is None else before
         assert only is not None
@@ -116,7 +116,7 @@ def _merged(before: Rows | None, now: Rows | None) -> Rows:
 
 
 def _shapes(strip: Rows, start: int) -> dict[int, list[shapely.Geometry]]:
-    """Return the outlines of the parts of each instance in a strip."""
+    """Outline the parts of each instance in a strip."""
     found: dict[int, list[shapely.Geometry]] = {}
     for shape, label in features.shapes(strip.astype(np.int32), mask=strip > 0, connectivity=4):
         exterior, *holes = shape["coordinates"]

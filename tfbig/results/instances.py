@@ -95,11 +95,7 @@ def label_strips(maps: Iterable[Rows], thresholds: Thresholds) -> Iterator[npt.N
 
 
 def strip_height(width: int) -> int:
-    """Return the rows of a strip of `STRIP_PIXELS`, at least one.
-
-    Args:
-        width: Columns of the image.
-    """
+    """The number of rows of a strip of `STRIP_PIXELS`, at least one."""
     return max(STRIP_PIXELS // width, 1)
 
 
@@ -156,7 +152,7 @@ class _Piece(NamedTuple):
     """The pixels of a component in one strip."""
 
     strip: int
-    rows: npt.NDArray[np.int32]  # of the image
+    rows: npt.NDArray[np.int32]  # in the image
     columns: npt.NDArray[np.int32]
     distances: Rows
 
@@ -170,7 +166,7 @@ class _Waiting:
     others: list[tuple[Numbers, Numbers]] = field(default_factory=list)
 
     def labels(self) -> Numbers:
-        """Return the labels of all components."""
+        """Decode the labels of all components."""
         labels = np.frombuffer(imagecodecs.zstd_decode(self.inner), np.int64).copy()
         for places, numbers in self.others:
             labels[places] = numbers
@@ -178,11 +174,7 @@ class _Waiting:
 
 
 class _State:
-    """Strips that wait, and components that are not complete.
-
-    Args:
-        thresholds: Thresholds of the maps.
-    """
+    """Strips that wait, and components that are not complete."""
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._thresholds = thresholds
@@ -190,7 +182,7 @@ class _State:
         self._starts: list[int] = [0]
         self._emitted = 0
         self._parent: dict[int, int] = {}
-        self._pieces: dict[int, list[_Piece]] = {}  # of the root of a component
+        self._pieces: dict[int, list[_Piece]] = {}  # by the root of a component
         self._last_row: Numbers | None = None  # part at each column of the row above the next strip
         self._parts = 0
         self._labels = 0
@@ -235,7 +227,7 @@ class _State:
             yield self._numbered(labels)
 
     def _labelled(self, parts: npt.NDArray[np.int32], distance: Rows) -> Numbers:
-        """Return provisional labels of complete components, given by the numbers of their pixels."""
+        """Label complete components, which are given by the numbers of their pixels, provisionally."""
         markers, count = ndimage.label((parts > 0) & (distance > self._thresholds.marker))
         owner = np.zeros(count + 1, np.int64)
         owner[markers] = parts
@@ -332,7 +324,7 @@ class _State:
             waiting.others.append((places, labels[piece.rows - top, piece.columns - left]))
 
     def _numbered(self, labels: Numbers) -> npt.NDArray[np.int32]:
-        """Return final numbers; instances that were not seen in strips above get the next ones."""
+        """Give instances their final numbers; those that were not seen in strips above get the next ones."""
         if self._labels >= len(self._final):
             grown = np.zeros(2 * self._labels + 1, np.int32)
             grown[: len(self._final)] = self._final
@@ -346,7 +338,7 @@ class _State:
             first = np.full(high - low + 1, -1, np.int64)
             first[numbers[::-1] - low] = places[
                 ::-1
-            ]  # of equal numbers, the last assignment counts
+            ]  # where numbers are equal, the last assignment counts
             found = np.flatnonzero(first >= 0)
             ordered = found[np.argsort(first[found])] + low
             self._final[ordered] = self._count + 1 + np.arange(len(ordered))
@@ -366,7 +358,7 @@ def _check_memory(top: int, left: int, size: tuple[int, int]) -> None:
 
 
 def _heights(distance: Rows, markers: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
-    """Return the heights of a flood: low in the middle of an instance, lowest at markers, where they grow by row."""
+    """The heights of a flood: low in the middle of an instance, lowest at markers, where they grow by row."""
     heights = -distance.astype(np.float64)
     places = np.flatnonzero(markers)
     heights.ravel()[places] = heights.min() - 1 - np.arange(len(places))[::-1]

@@ -29,71 +29,53 @@ _OVERLAP_OF_A_CLASS = "dice_"
 
 
 @dataclass(frozen=True)
-class Judged:
+class ScoredPredictions:
     """Predictions of a run, and what they are judged by.
 
     Attributes:
         cases: Case of each prediction `[n]`: the patient if the run knows it, else the slide, bag or image.
-        measures: For each metric, by its name in `metrics.json`, a function of weights of the predictions.
+        measures: Function of the weights of the predictions for each metric, by its name in `metrics.json`.
     """
 
     cases: tuple[str, ...]
     measures: Mapping[str, Measure]
 
 
-def read(folder: str | Path) -> Judged:
-    """Read the predictions of a run.
-
-    Args:
-        folder: Run folder of a training or an evaluation.
-
-    Returns:
-        The predictions; without metrics if their kind is not known.
-    """
+def read(folder: str | Path) -> ScoredPredictions:
+    """Read the predictions of a training or an evaluation; without metrics if their kind is not known."""
     rows = run_folder.read_rows(Path(folder) / run_folder.PREDICTIONS)
-    return Judged(_cases(rows, Path(folder)), _measures(rows))
+    return ScoredPredictions(_cases(rows, Path(folder)), _measures(rows))
 
 
-def means(runs: Sequence[Judged]) -> dict[str, float]:
-    """Return the mean over the runs of each metric that all have.
-
-    Args:
-        runs: Predictions of the runs.
-    """
+def means(runs: Sequence[ScoredPredictions]) -> dict[str, float]:
+    """The mean over the runs of each metric that all have."""
     ones = {case: np.ones(1) for run in runs for case in run.cases}
     return {name: float(values[0]) for name, values in _sampled(runs, ones).items()}
 
 
-def intervals(runs: Sequence[Judged], seed: int = 0) -> dict[str, tuple[float, float]]:
-    """Return a confidence interval, with 95 %, of the mean over the runs of each metric that all have.
+def intervals(runs: Sequence[ScoredPredictions], seed: int = 0) -> dict[str, tuple[float, float]]:
+    """Compute a 95 % confidence interval of the mean over the runs of each metric that all have.
 
     Cases are drawn with replacement, as many as there are (Efron, "Bootstrap methods: another look at the jackknife",
     Annals of Statistics 1979); a case that several runs tested is drawn for all of them. Runs in whose sample a metric
     is not defined do not count for its mean. The interval says how the mean depends on the cases, not on training.
-
-    Args:
-        runs: Predictions of the runs.
-        seed: Seed of the samples; equal seeds give equal intervals.
+    Equal seeds give equal intervals.
     """
-    return {name: _ends(values) for name, values in _sampled(runs, _drawn(runs, seed)).items()}
+    return {
+        name: _ends(values) for name, values in _sampled(runs, _times_drawn(runs, seed)).items()
+    }
 
 
 def differences(
-    first: Sequence[Judged], second: Sequence[Judged], seed: int = 0
+    first: Sequence[ScoredPredictions], second: Sequence[ScoredPredictions], seed: int = 0
 ) -> dict[str, tuple[float, float, float]]:
-    """Return how much the mean of the second runs exceeds that of the first, and its interval, for each metric.
+    """Compute how much the mean of the second runs exceeds that of the first, and its interval, by metric.
+
+    Each metric that all have is `(difference, low, high)`.
 
     Cases that both tested are drawn for both, so that the interval is that of paired data.
-
-    Args:
-        first: Predictions of some runs.
-        second: Predictions of other runs.
-        seed: Seed of the samples.
-
-    Returns:
-        For each metric that all have, `(difference, low, high)`.
     """
-    weights = _drawn([*first, *second], seed)
+    weights = _times_drawn([*first, *second], seed)
     before, after = (_sampled(runs, weights) for runs in (first, second))
     points = [means(runs) for runs in (first, second)]
     return {
@@ -103,8 +85,8 @@ def differences(
     }
 
 
-def _drawn(runs: Sequence[Judged], seed: int) -> dict[str, Floats]:
-    """Return for each case how often it is in each sample."""
+def _times_drawn(runs: Sequence[ScoredPredictions], seed: int) -> dict[str, Floats]:
+    """Draw the samples of cases: how often each case is in each sample."""
     names = sorted({case for run in runs for case in run.cases})
     if not names:
         return {}
@@ -113,8 +95,8 @@ def _drawn(runs: Sequence[Judged], seed: int) -> dict[str, Floats]:
     return dict(zip(names, counts.T.astype(np.float64), strict=True))
 
 
-def _sampled(runs: Sequence[Judged], weights: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Return the mean over the runs of each metric that all have, for each sample."""
+def _sampled(runs: Sequence[ScoredPredictions], weights: Mapping[str, Floats]) -> dict[str, Floats]:
+    """The mean over the runs of each metric that all have, for each sample."""
     if not all(run.measures for run in runs):
         return {}
     tables = [np.stack([weights[case] for case in run.cases], axis=1) for run in runs]
@@ -128,14 +110,14 @@ def _sampled(runs: Sequence[Judged], weights: Mapping[str, Floats]) -> dict[str,
 
 
 def _mean_of_defined(values: Floats) -> Floats:
-    """Return the mean over the rows, without NaN; NaN where all are."""
+    """The mean over the rows, without NaN; NaN where all are."""
     defined = np.isfinite(values)
     total, count = np.where(defined, values, 0).sum(0), defined.sum(0)
     return np.divide(total, count, np.full(len(total), np.nan), where=count > 0)
 
 
 def _ends(values: Floats) -> tuple[float, float]:
-    """Return the percentiles between which the level of the finite values lies."""
+    """The percentiles between which the level of the finite values lies."""
     finite = values[np.isfinite(values)]
     if not finite.size:
         return float("nan"), float("nan")
@@ -144,7 +126,7 @@ def _ends(values: Floats) -> tuple[float, float]:
 
 
 def _cases(rows: Rows, folder: Path) -> tuple[str, ...]:
-    """Return the case of each row."""
+    """The case of each row."""
     case_of: dict[str, str] = {}
     for row in run_folder.read_rows(folder / run_folder.SLIDES):
         if (case := row.get("case_id")) and "slide_id" in row:  # volumes are named by their case
@@ -156,7 +138,7 @@ def _cases(rows: Rows, folder: Path) -> tuple[str, ...]:
 
 
 def _measures(rows: Rows) -> dict[str, Measure]:
-    """Return the metrics of a table of predictions, by its columns."""
+    """The metrics that a table of predictions allows, by its columns."""
     columns = {key: [row.get(key, "") for row in rows] for key in (rows[0] if rows else ())}
     classes = [
         key.removeprefix("probability_") for key in columns if key.startswith("probability_")
@@ -178,7 +160,7 @@ def _measures(rows: Rows) -> dict[str, Measure]:
 
 
 def _survival(columns: Mapping[str, Sequence[str]]) -> dict[str, Measure]:
-    """Return the concordance of the mean risks of cases, all of whose slides are drawn together."""
+    """The concordance of the mean risks of cases, all of whose slides are drawn together."""
     _, first, place = np.unique(columns["case"], return_index=True, return_inverse=True)
     risks, times, events = (np.array(columns[name], float) for name in ("risk", "time", "event"))
     means = np.bincount(place, risks) / np.bincount(place)
@@ -191,7 +173,7 @@ def _survival(columns: Mapping[str, Sequence[str]]) -> dict[str, Measure]:
 
 
 def _regression(values: Floats, predicted: Floats) -> dict[str, Measure]:
-    """Return errors, and the share of the variance that is explained."""
+    """The errors, and the share of the variance that is explained."""
     error = predicted - values
     centred = values - values.mean()  # so that the variance does not cancel
 
@@ -208,7 +190,7 @@ def _regression(values: Floats, predicted: Floats) -> dict[str, Measure]:
 
 
 def _labels(columns: Mapping[str, Sequence[str]], names: Sequence[str]) -> dict[str, Measure]:
-    """Return the mean area under the curve of several labels, each over the bags of which it is known."""
+    """The mean area under the curve of several labels, each over the bags of which it is known."""
     scores = {name: np.array(columns[f"probability_{name}"], float) for name in names}
     known = {name: np.array([cell != "" for cell in columns[f"label_{name}"]]) for name in names}
     positive = {name: np.array(columns[f"label_{name}"])[known[name]] == "1" for name in names}
@@ -226,14 +208,14 @@ def _labels(columns: Mapping[str, Sequence[str]], names: Sequence[str]) -> dict[
 
 
 def _mean(column: Sequence[str]) -> Measure:
-    """Return the weighted mean of a column; empty cells do not count."""
+    """The weighted mean of a column; empty cells do not count."""
     known = np.array([cell != "" for cell in column])
     values = np.array([float(cell) if cell else 0.0 for cell in column])
     return lambda weights: _divided(weights @ values, weights @ known.astype(float))
 
 
 def _classification(labels: npt.NDArray[np.int64], probabilities: Floats) -> dict[str, Measure]:
-    """Return accuracy, quadratic weighted kappa and area under the ROC curve, the mean of those of each class."""
+    """Accuracy, quadratic weighted kappa and area under the ROC curve, the mean of those of each class."""
     classes, predicted = probabilities.shape[1], probabilities.argmax(1)
     correct = (predicted == labels).astype(float)
     positives = [1] if classes == 2 else range(classes)
@@ -255,7 +237,7 @@ def _classification(labels: npt.NDArray[np.int64], probabilities: Floats) -> dic
 def _kappa(
     labels: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], classes: int, weights: Floats
 ) -> Floats:
-    """Return the quadratic weighted kappa of each sample."""
+    """The quadratic weighted kappa of each sample."""
     cells = np.eye(classes**2)[labels * classes + predicted]
     counts = (weights @ cells).reshape(-1, classes, classes)
     errors, chance = (term.ravel() for term in kappa_terms(counts))
@@ -263,5 +245,5 @@ def _kappa(
 
 
 def _divided(dividend: Any, divisor: Any) -> Floats:
-    """Return quotients; NaN where the divisor is 0."""
+    """Divide; NaN where the divisor is 0."""
     return np.divide(dividend, divisor, np.full(np.shape(divisor), np.nan), where=divisor != 0)

@@ -33,20 +33,15 @@ _DATA = (
 )
 """Settings that say what the data is."""
 _PATHS = {"data", "features", "slides", "splits", "coords"}
-"""Settings of which the card has the last name only, since it is made to be given away."""
+"""Paths of which the card has the last name only, since cards are given away."""
 _APART = ("mode", "epochs", "confusion", "left_out", "beside")
 """Metrics that are no results, or no numbers."""
 
 
 def write_card(folder: str | Path, used: Used = dict) -> Path:
-    """Write the model card of a finished run.
+    """Write the model card `MODEL_CARD.md` of a finished run, and return its path.
 
-    Args:
-        folder: Run folder.
-        used: Function that returns the settings that play a part in a run, of all its settings.
-
-    Returns:
-        Path of the card, `MODEL_CARD.md` in the folder.
+    `used` picks the settings that play a part in a run from all its settings.
 
     Raises:
         SourceError: A file of the folder is damaged.
@@ -83,7 +78,7 @@ def write_card(folder: str | Path, used: Used = dict) -> Path:
 
 
 def _title(settings: Mapping[str, Any]) -> str:
-    """Return what the model is for, and how the task of `--mode` computed."""
+    """Say what the model is for, and how the task of `--mode` computed."""
     task = str(settings.get("task", ""))
     title = declared(task).product or task
     way = (
@@ -95,7 +90,7 @@ def _title(settings: Mapping[str, Any]) -> str:
 
 
 def _model(folder: Path, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the parts of the model and its size."""
+    """The parts of the model and its size."""
     rows = _given(settings, ("encoder", "model", "head", "encoder_weights"))
     path = folder / run_folder.MODEL
     return [*rows, ("size", format_bytes(path.stat().st_size))] if path.exists() else rows
@@ -107,7 +102,7 @@ def _named(versions: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _counts(folder: Path, failed: list[dict[str, str]], items: str) -> list[tuple[str, str]]:
-    """Return how many items were for what, tested and left out."""
+    """Count the items by their use, and those that were tested and left out."""
     tested = len(run_folder.read_rows(folder / run_folder.PREDICTIONS))
     slides = shown.slides(folder)
     rows = [(f"number of {items}", slides)] if slides else []
@@ -116,7 +111,7 @@ def _counts(folder: Path, failed: list[dict[str, str]], items: str) -> list[tupl
 
 
 def _given(settings: Mapping[str, Any], names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the settings with a value, of paths their last name."""
+    """The settings that have a value; paths by their last name."""
     rows = []
     for name in names:
         value = settings.get(name)
@@ -130,7 +125,7 @@ def _given(settings: Mapping[str, Any], names: Iterable[str]) -> list[tuple[str,
 
 
 def _results(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the metrics that are numbers; bytes as such."""
+    """The metrics that are numbers; bytes with their unit."""
     rows = []
     for name, value in metrics.items():
         if name in _APART or isinstance(value, bool) or not isinstance(value, int | float):
@@ -143,7 +138,7 @@ def _results(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _limits(
     settings: Mapping[str, Any], metrics: Mapping[str, Any], failed: list[dict[str, str]]
 ) -> list[str]:
-    """Return what a user of the model should know."""
+    """Say what a user of the model should know."""
     task = declared(settings.get("task"))
     lines = [
         f"It was judged by the images named above alone. {task.shifts} may give worse results; test it on yours, with "
@@ -172,13 +167,13 @@ def _limits(
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> str:
-    """Return a table of names and values; nothing without rows."""
+    """A table of names and values; nothing without rows."""
     lines = [f"| {name} | {value} |" for name, value in rows]
     return "\n".join(["| | |", "|---|---|", *lines]) if lines else ""
 
 
 def _text(value: Any) -> str:
-    """Return a text that Markdown shows as it is, on one line."""
+    """Escape a text so that Markdown shows it as it is, on one line."""
     line = html.escape(" ".join(str(value).split()), quote=False)
     for mark in "\\`*_[]|#":
         line = line.replace(mark, f"\\{mark}")

@@ -17,7 +17,7 @@ from tfbig.sources import Source
 from tfbig.system import progress
 from tfbig.units import counted
 
-SIDE: Final = 4096
+REDUCED_SIDE: Final = 4096
 """Longer side of the reduced image from which outlines are computed."""
 SMOOTHING: Final = 0.75
 """Maximum distance in pixels of an outline from the edges of pixels: steps of one pixel become slopes."""
@@ -43,15 +43,11 @@ class Regions(NamedTuple):
     filled: int = 0
 
 
-def small_labels(labels: Source, side: int = SIDE) -> tuple[Labels, int]:
+def small_labels(labels: Source, side: int = REDUCED_SIDE) -> tuple[Labels, int]:
     """Reduce labels to the most frequent class of each block of pixels, the lower class in a tie.
 
-    Args:
-        labels: Class numbers `[H, W, 1]` of an integer dtype; read once, strip by strip.
-        side: Maximum of the longer side of the result.
-
-    Returns:
-        Class numbers `[h, w]`, and the side of a block in pixels.
+    `labels` are class numbers `[H, W, 1]` of an integer dtype, read once, strip by strip. The result, `[h, w]`, has
+    a longer side of at most `side`; the side of a block in pixels follows.
 
     Raises:
         SourceError: The labels have several channels, are not integers, or cannot be read.
@@ -71,17 +67,12 @@ def small_labels(labels: Source, side: int = SIDE) -> tuple[Labels, int]:
 def regions(
     labels: Labels, step: float | tuple[float, float] = 1.0, smallest: float = 0.0
 ) -> Regions:
-    """Return outlines of regions: along the edges of pixels, then smoothed by `SMOOTHING`.
+    """Outline regions: along the edges of pixels, then smoothed by `SMOOTHING`.
+
+    `labels` are class numbers `[h, w]`; 0 is background. `step` is the side of a pixel of `labels` in pixels of the
+    slide, or its height and width. Regions of less than `smallest` pixels of `labels` are dropped.
 
     A region is a set of pixels of one class that are connected along their edges.
-
-    Args:
-        labels: Class numbers `[h, w]`, integers; 0 is background.
-        step: Side of a pixel of `labels` in pixels of the slide, or its height and width.
-        smallest: Minimum area of a region in pixels of `labels`; smaller ones are dropped.
-
-    Returns:
-        The outlines.
 
     Raises:
         Stopped: The process was requested to stop, by a signal.
@@ -100,18 +91,16 @@ def regions(
 
 
 def placed(shape: shapely.Geometry, steps: tuple[float, float]) -> shapely.Geometry:
-    """Return a shape of an image in pixels of the slide.
+    """Scale a shape of an image, x and y, to pixels of the slide.
 
-    Args:
-        shape: Shape in pixels of the image: x and y.
-        steps: Height and width of a pixel of the image in pixels of the slide.
+    `steps` are height and width of a pixel of the image in pixels of the slide.
     """
     rows, columns = steps
     return shapely.transform(shape, lambda xy: xy * (columns, rows))
 
 
 def _largest(parts: Labels, smallest: float) -> tuple[npt.NDArray[np.int32], int]:
-    """Return the parts of at least an area, at most `MOST_REGIONS`, and how many more there are."""
+    """Keep the parts of at least an area, at most `MOST_REGIONS`, and count how many more there are."""
     areas = np.bincount(parts.ravel())
     areas[0] = 0
     large = np.flatnonzero(areas >= max(smallest, 1))
@@ -130,7 +119,7 @@ def _fill_small_holes(parts: npt.NDArray[np.int32]) -> int:
     places = np.flatnonzero((kept == 0) & (gaps > 0))
     numbers = gaps.ravel()[places]
     first = np.zeros(gaps.max() + 1, np.intp)
-    first[numbers[::-1]] = places[::-1]  # of equal numbers, the last assignment counts
+    first[numbers[::-1]] = places[::-1]  # where numbers are equal, the last assignment counts
     inside = first % parts.shape[1] > 0
     left = np.where(inside, parts.ravel()[first - 1], 0)
     parts.ravel()[places] = left[numbers]
@@ -147,7 +136,7 @@ def _polygons(parts: npt.NDArray[np.int32]) -> Iterator[tuple[shapely.Polygon, i
 
 
 def _smooth(polygon: shapely.Polygon) -> shapely.MultiPolygon:
-    """Return a valid outline with fewer points; very long ones stay as they are."""
+    """A valid outline with fewer points; very long ones stay as they are."""
     if shapely.get_num_coordinates(polygon) > MOST_POINTS:
         return shapely.MultiPolygon([polygon])
     valid = shapely.make_valid(polygon.simplify(SMOOTHING, preserve_topology=True))
@@ -156,7 +145,7 @@ def _smooth(polygon: shapely.Polygon) -> shapely.MultiPolygon:
 
 
 def _majority(rows: Labels, factor: int) -> Labels:
-    """Return the most frequent class of each block of `[r, W]`."""
+    """The most frequent class of each block of `[r, W]`."""
     if factor == 1:
         return rows.copy()
     height, width = rows.shape

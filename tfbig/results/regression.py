@@ -20,16 +20,11 @@ Numbers = npt.NDArray[Any]
 
 
 def merits(values: Numbers, predicted: Numbers) -> dict[str, float]:
-    """Compute figures of merit of predicted values.
+    """Compute figures of merit of predicted values `[n]`, given true values `[n]`.
 
-    Args:
-        values: True values `[n]`.
-        predicted: Predicted values `[n]`.
-
-    Returns:
-        Mean absolute error, root of the mean squared error, the share of the variance that is explained (R2), and
-        Spearman's and Pearson's correlation. R2 is NaN if all true values are equal, correlations also if all predicted
-        ones are.
+    These are the mean absolute error, root of the mean squared error, share of the variance that is explained (R2),
+    and Spearman's and Pearson's correlation. R2 is NaN if all true values are equal, correlations also if all
+    predicted ones are.
     """
     error = predicted - values
     spread = float(((values - values.mean()) ** 2).sum())
@@ -44,13 +39,7 @@ def merits(values: Numbers, predicted: Numbers) -> dict[str, float]:
 
 
 def write(folder: str | Path, values: Numbers, predicted: Numbers) -> None:
-    """Draw predicted against true values into a run folder.
-
-    Args:
-        folder: Run folder.
-        values: True values `[n]`.
-        predicted: Predicted values `[n]`.
-    """
+    """Draw predicted against true values, both `[n]`, into a run folder."""
     found = merits(values, predicted)
     figure = Figure(figsize=(5.4, 5.4), layout="constrained")
     axes = figure.subplots()

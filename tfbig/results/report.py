@@ -97,18 +97,13 @@ Section = dict[str, Any]
 
 
 def write_report(folder: str | Path, max_views: int = MAX_VIEWS, used: Used = dict) -> Path:
-    """Write `report.html` into a run folder, from the files in it.
+    """Write `report.html` into a run folder, from the files in it, and return its path.
+
+    At most `max_views` slides are embedded with zoom; eight take 6 MB at most, all 20 MB. `used` picks the settings
+    that play a part in a run from all its settings.
 
     The report contains metrics and confusion matrix, learning curves, measured and planned memory, the plan, slides
     with overlays, figures, predictions, failures, and the settings.
-
-    Args:
-        folder: Folder of a training, evaluation, tiling or prediction run.
-        max_views: Maximum number of slides to embed with zoom; eight take 6 MB at most, all 20 MB.
-        used: Function that returns the settings that play a part in a run, of all its settings.
-
-    Returns:
-        Path of the report.
 
     Raises:
         SourceError: The folder is not a run folder, or a file in it is damaged or a link to another folder.
@@ -197,7 +192,7 @@ def _sections(
 
 
 def _about(place: Path, metrics: Mapping[str, Any], versions: Mapping[str, Any]) -> str:
-    """Return the line under the title."""
+    """The line under the title."""
     task = _run_settings(place).get("task")
     words = [f"task {task}"] if task else []
     words += [f"mode {metrics['mode']}"] if "mode" in metrics else []
@@ -208,7 +203,7 @@ def _about(place: Path, metrics: Mapping[str, Any], versions: Mapping[str, Any])
 
 
 def _about_data(place: Path, metrics: Mapping[str, Any]) -> str:
-    """Return which items the results of a training run are of, and how many it had; nothing for other runs."""
+    """Say which items a training run was judged by, and how many it had; empty for other runs."""
     settings = _run_settings(place)
     is_judged = any(name.startswith(("test_", "val_")) for name in metrics)
     if "task" not in settings or settings.get("test_only") or not is_judged:
@@ -219,7 +214,7 @@ def _about_data(place: Path, metrics: Mapping[str, Any]) -> str:
 
 
 def _run_settings(place: Path) -> dict[str, Any]:
-    """Return the settings of a run of train; none of other folders."""
+    """Read the settings of a run of train; empty for other folders."""
     config = place / run_folder.CONFIG
     return run_folder.read_yaml(config) if config.exists() else {}
 
@@ -289,7 +284,7 @@ def _one_figure(title: str, path: Path) -> Iterator[Section]:
 
 
 def _confusion(counts: Any, names: Sequence[str]) -> Section:
-    """Return the confusion table: rows are true classes, columns predicted; the colour is the share of the row."""
+    """The confusion table: rows are true classes, columns predicted; the colour is the share of the row."""
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     cells = [
         [(n, f"{0.6 * share:.2f}") for n, share in zip(row, part, strict=True)]
@@ -300,7 +295,7 @@ def _confusion(counts: Any, names: Sequence[str]) -> Section:
 
 
 def _items(place: Path, predictions: Sequence[Mapping[str, str]]) -> str:
-    """Return what the items of a run are, by its settings, or of a prediction by the first column of its table."""
+    """What the items of a run are, by its settings, or of a prediction by the first column of its table."""
     settings = _run_settings(place)
     return shown.items(settings) if settings else shown.items_of(predictions)
 
@@ -390,7 +385,7 @@ def _facts(title: str, values: Mapping[str, Any]) -> Section:
 
 
 def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Section:
-    """Return a table of rows with equal keys; wrong predictions are highlighted."""
+    """A table of rows with equal keys; wrong predictions are highlighted."""
     left = len(rows) - MAX_ROWS
     return {
         "title": title,
@@ -408,7 +403,7 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Section:
 
 
 def _cell(value: Any) -> dict[str, Any]:
-    """Return the text of a value, and whether it is a number."""
+    """The text of a value, and whether it is a number."""
     if isinstance(value, bool):
         return _plain("yes" if value else "no")
     try:
@@ -424,5 +419,5 @@ def _plain(text: str) -> dict[str, Any]:
 
 
 def _asset(name: str) -> Markup:
-    """Return a file of the package, which is inserted as it is."""
+    """A file of the package, which is inserted as it is."""
     return Markup(files("tfbig.results").joinpath("page", name).read_text(encoding="utf-8"))

@@ -41,7 +41,7 @@ FAILED = "failed.csv"
 SLIDES = "slides.csv"
 """Slides of the table, with the split of each."""
 TESTED_ON = "tested_on"
-"""Key of `metrics.json`: the split whose items the metrics `test_` are of; "val" where no item is for testing."""
+"""Key of `metrics.json`: the split on which the metrics `test_` were computed; "val" if no item is for testing."""
 RUNS = "runs.csv"
 COMPARISON = "comparison.csv"
 VERSIONS = "versions.json"
@@ -65,13 +65,7 @@ def write_json(path: str | Path, values: Mapping[str, Any]) -> None:
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
-    """Read a JSON object from a file.
-
-    Args:
-        path: JSON file.
-
-    Returns:
-        The object; empty if the file does not exist.
+    """Read a JSON object from a file; empty if there is no such file.
 
     Raises:
         SourceError: The file does not contain a JSON object.
@@ -93,9 +87,6 @@ def read_json(path: str | Path) -> dict[str, Any]:
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """Read a YAML file of names and values.
 
-    Args:
-        path: YAML file.
-
     Raises:
         SourceError: There is no such file, or it does not contain names and values, or has aliases.
     """
@@ -115,7 +106,7 @@ def write_versions(folder: str | Path) -> None:
 
 
 def identity(folder: str | Path) -> str:
-    """Return the identifier of a run, which its checkpoints contain."""
+    """The identifier of a run, which its checkpoints contain."""
     path = Path(folder) / VERSIONS
     values = read_json(path)
     if "run" not in values:
@@ -135,20 +126,15 @@ def write_csv(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def save_failure(folder: str | Path, item: str, reason: str | None) -> None:
     """Write why an item could not be used to `failed.csv`, in place of an older reason.
 
-    Args:
-        folder: Run folder, which other processes may write to.
-        item: The slide, image, bag, scene or volume.
-        reason: The reason; None if the item can be used now.
+    Other processes may write to the folder. The item is a slide, image, bag, scene or volume; without a reason, it
+    can be used now.
     """
     row = None if reason is None else {"item": item, "reason": reason}
     replace_row(Path(folder) / FAILED, "item", item, row)
 
 
 def failures(folder: str | Path) -> set[str]:
-    """Return the items that `failed.csv` lists.
-
-    Args:
-        folder: Run folder.
+    """The items that `failed.csv` lists.
 
     Raises:
         SourceError: `failed.csv` is damaged.
@@ -158,13 +144,10 @@ def failures(folder: str | Path) -> set[str]:
 
 
 def left_out(folder: str | Path, metrics: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a row, `item` and `reason`, for each item that a run could not read.
+    """Rows, `item` and `reason`, of the items that a run could not read.
 
-    `failed.csv` also has those of `metrics.json`, which has none that became unreadable later.
-
-    Args:
-        folder: Run folder.
-        metrics: Content of its `metrics.json`.
+    `failed.csv` lists them. Without it, they are those of `metrics`, the content of `metrics.json`, which lacks items
+    that became unreadable later.
 
     Raises:
         SourceError: `failed.csv` is damaged.
@@ -174,10 +157,7 @@ def left_out(folder: str | Path, metrics: Mapping[str, Any]) -> list[dict[str, s
 
 
 def read_rows(path: str | Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file; none if the file does not exist.
-
-    Args:
-        path: CSV file.
+    """Read the rows of a CSV file; empty if there is no such file.
 
     Raises:
         SourceError: The file is damaged.
@@ -202,7 +182,7 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
 
 
 def _escaped(value: Any) -> Any:
-    """Return a cell with an apostrophe before a text that a spreadsheet would compute."""
+    """Put an apostrophe before a text that a spreadsheet would compute."""
     if isinstance(value, str) and csv_table.FORMULA.match(value) and not _is_number(value):
         return f"'{value}"
     return value
@@ -217,7 +197,7 @@ def _is_number(text: str) -> bool:
 
 
 def read_csv(path: str | Path) -> list[dict[str, float]]:
-    """Return the rows of a CSV file of numbers; none if the file does not exist."""
+    """Read the rows of a CSV file of numbers; empty if there is no such file."""
     return [{key: float(value) for key, value in row.items()} for row in read_rows(path)]
 
 
@@ -232,11 +212,8 @@ def folder_lock(folder: str | Path) -> Iterator[None]:
 def replace_row(path: str | Path, key: str, value: str, row: Mapping[str, Any] | None) -> None:
     """Replace a row of a table, safely while other processes replace theirs.
 
-    Args:
-        path: CSV file; removed if no row is left.
-        key: Column that identifies the row.
-        value: Value of that column in the row to replace; without such a row, one is added.
-        row: New row; None removes the row.
+    `value` identifies the row to replace in the column `key`; without such a row, one is added. None as the row
+    removes it, and the file with the last row.
     """
     if row is None and not Path(path).exists():
         return
@@ -252,12 +229,7 @@ def replace_row(path: str | Path, key: str, value: str, row: Mapping[str, Any] |
 
 
 def column(path: str | Path, row: Mapping[str, str], key: str) -> str:
-    """Return a value of a row of a table.
-
-    Args:
-        path: CSV file that the row is from.
-        row: The row.
-        key: Name of the column.
+    """The value of a row in a column of the table `path`.
 
     Raises:
         SourceError: The file has no such column.
@@ -268,13 +240,7 @@ def column(path: str | Path, row: Mapping[str, str], key: str) -> str:
 
 
 def create(path: str | Path) -> Path:
-    """Create the folder of a new run.
-
-    Args:
-        path: Run folder.
-
-    Returns:
-        The path.
+    """Create the folder of a new run, and return its path.
 
     Raises:
         FileExistsError: The folder already contains a run or parts of one, or is a file.
@@ -286,9 +252,6 @@ def create(path: str | Path) -> Path:
 
 def check_new(path: str | Path) -> None:
     """Check that a folder can become that of a new run; nothing is written.
-
-    Args:
-        path: Run folder.
 
     Raises:
         FileExistsError: The folder already contains a run or parts of one, or is a file.
@@ -308,11 +271,7 @@ def check_new(path: str | Path) -> None:
 
 
 def epochs_done(path: str | Path) -> int:
-    """Return the number of epochs in the history of a run, also if one of its lines is damaged.
-
-    Args:
-        path: Run folder.
-    """
+    """Count the epochs in the history of a run, also if one of its lines is damaged."""
     history = Path(path) / HISTORY
     return max(len(history.read_bytes().splitlines()) - 1, 0) if history.exists() else 0
 
@@ -321,9 +280,6 @@ def check_checkpoints(path: str | Path) -> None:
     """Check that a run that has trained has a checkpoint, without which training would start again.
 
     A run that was killed before its first checkpoint may have one epoch in its history, and starts again.
-
-    Args:
-        path: Run folder.
 
     Raises:
         SourceError: The folder has results of training, but no checkpoint.
@@ -339,7 +295,7 @@ def check_checkpoints(path: str | Path) -> None:
 
 
 def memory_bytes() -> tuple[int, int]:
-    """Return the resident memory of this process in bytes: now, and its peak."""
+    """The resident memory of this process in bytes: now, and its peak."""
     status = Path("/proc/self/status")
     if status.exists():
         lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
@@ -372,7 +328,7 @@ class Recorder(keras.callbacks.Callback):
         self._seconds: list[float] = []
 
     def checkpoint_state(self) -> dict[str, Any]:
-        """Return the state that a checkpoint stores."""
+        """The state that a checkpoint stores."""
         return {"history": self.history, "seconds": self._seconds}
 
     def restore_state(self, state: Mapping[str, Any]) -> None:

@@ -28,18 +28,13 @@ _SHADES: Final = colormaps["viridis"]
 
 
 def preview(scene: RasterSource, max_side: int = SIDE) -> npt.NDArray[np.uint8]:
-    """Return a small picture of a scene: red, green and blue, else its first three bands or its first.
+    """Draw a small picture of a scene: red, green and blue, else its first three bands or its first.
+
+    It is `[rows, columns, 3]`, uint8, with at most `max_side` rows and columns.
 
     Red, green and blue are known by their names, such as "red", "B04" or "T32UNC_20230615_B04", or are marked in the
     file as such. GDAL marks the first three of several bands of uint8 unless it is told otherwise, so names go first.
     Each band is stretched from its 2nd to its 98th percentile; where there is no measurement it is white.
-
-    Args:
-        scene: The scene.
-        max_side: Most rows and columns.
-
-    Returns:
-        `[rows, columns, 3]`, uint8.
     """
     pixels, known = scene.reduced(max_side)
     out = np.full((*known.shape, 3), 255, np.uint8)
@@ -54,11 +49,7 @@ def preview(scene: RasterSource, max_side: int = SIDE) -> npt.NDArray[np.uint8]:
 
 
 def class_colours(names: Sequence[str]) -> tuple[tuple[int, int, int], ...]:
-    """Return the colour of each class in pictures, red, green and blue; a first class "background" is white.
-
-    Args:
-        names: Names of the classes, by number.
-    """
+    """The colour of each class in pictures, red, green and blue; a first class "background" is white."""
     first = int(bool(names) and names[0] == "background")
     turns = (COLOURS[number % len(COLOURS)] for number in range(len(names) - first))
     return (*((255, 255, 255),) * first, *turns)
@@ -67,13 +58,9 @@ def class_colours(names: Sequence[str]) -> tuple[tuple[int, int, int], ...]:
 def class_layer(
     labels: npt.NDArray[Any], known: npt.NDArray[np.bool_], names: Sequence[str], name: str
 ) -> Overlay:
-    """Return an overlay that colours classes; a first class "background" is transparent.
+    """Colour the classes `[h, w]` of an overlay; a first class "background" is transparent.
 
-    Args:
-        labels: Class numbers `[h, w]`.
-        known: Where there is one.
-        names: Names of the classes, by number.
-        name: Title of the overlay.
+    `known` is true where there is a class; `names` are by class number, `name` is the title.
     """
     first = int(bool(names) and names[0] == "background")
     colours = np.array(COLOURS, np.uint8)
@@ -89,13 +76,10 @@ def class_layer(
 def value_layer(
     values: npt.NDArray[Any], known: npt.NDArray[np.bool_], limits: tuple[float, float], name: str
 ) -> Overlay:
-    """Return an overlay that colours values, from dark blue to yellow.
+    """Colour the values `[h, w]` of an overlay, from dark blue to yellow.
 
-    Args:
-        values: `[h, w]`.
-        known: Where there is one.
-        limits: Values of the first and the last colour.
-        name: Title of the overlay.
+    `known` is true where there is a value; `limits` are the values of the first and the last colour, `name` is the
+    title.
     """
     low, high = limits
     shares = np.clip((np.where(known, values, low) - low) / max(high - low, 1e-12), 0, 1)
@@ -112,7 +96,7 @@ def value_layer(
 
 
 def limits_of(values: npt.NDArray[Any], known: npt.NDArray[np.bool_]) -> tuple[float, float]:
-    """Return the 2nd and 98th percentile of values that are known; 0 and 1 if none is."""
+    """The 2nd and 98th percentile of values that are known; 0 and 1 if none is."""
     if not known.any():
         return 0.0, 1.0
     low, high = np.percentile(values[known], (2, 98))
@@ -122,17 +106,10 @@ def limits_of(values: npt.NDArray[Any], known: npt.NDArray[np.bool_]) -> tuple[f
 def draw(
     path: str | Path, picture: npt.NDArray[np.uint8], layers: Sequence[Overlay], title: str
 ) -> None:
-    """Draw a scene, and beside it each of its layers over it.
-
-    Args:
-        path: PNG file to write.
-        picture: The scene, `[h, w, 3]`.
-        layers: Classes or values, of the same size.
-        title: Title of the figure.
-    """
+    """Draw a scene `[h, w, 3]`, and beside it each of its layers, of the same size, over it."""
     rows, columns = picture.shape[:2]
     wide, count = columns > 1.3 * rows, 1 + len(layers)
-    tall = min(max(rows / columns, 0.2), 5.0)  # of a narrow strip, so that it has any size
+    tall = min(max(rows / columns, 0.2), 5.0)  # limited, so that a narrow strip stays visible
     width, height = (9, 9 * tall * count) if wide else (5 * count, 5 * tall)
     figure = Figure(figsize=(width, height + 0.6), layout="constrained")
     places = np.ravel(figure.subplots(*((count, 1) if wide else (1, count))))
@@ -151,7 +128,7 @@ def draw(
 
 
 def _blended(picture: npt.NDArray[np.uint8], layer: Overlay) -> npt.NDArray[np.uint8]:
-    """Return a picture with a layer over it."""
+    """A picture with a layer over it."""
     share = layer.image[..., 3:].astype(np.float32) / 255 * layer.opacity
     gray = picture.mean(-1, keepdims=True)  # so that only classes have a colour
     mixed = (1 - share) * gray + share * layer.image[..., :3]
@@ -159,7 +136,7 @@ def _blended(picture: npt.NDArray[np.uint8], layer: Overlay) -> npt.NDArray[np.u
 
 
 def _shown_bands(scene: RasterSource) -> tuple[int, int, int]:
-    """Return the bands that are shown as red, green and blue."""
+    """The bands that are shown as red, green and blue."""
     names = [_NUMBERED.sub(r"\1", name.lower()) for name in scene.bands.names]
     for wanted in _RED_GREEN_BLUE:
         if all(name in names for name in wanted):

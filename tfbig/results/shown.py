@@ -16,23 +16,16 @@ _SPLITS: Final = {"train": "for training", "val": "for validation", "test": "for
 
 
 def is_tested(metrics: Mapping[str, Any]) -> bool:
-    """Return whether there are results of items that were held back.
-
-    Args:
-        metrics: Metrics of a training run.
-    """
+    """Whether a training run has metrics of items that were held back."""
     return metrics.get(run_folder.TESTED_ON) != "val" and any(
         name.startswith("test_") for name in metrics
     )
 
 
 def about_results(metrics: Mapping[str, Any], test: str = "`test_`", val: str = "`val_`") -> str:
-    """Return a sentence on the images that the metrics of a training run are of.
+    """Say which images the metrics of a training run are of.
 
-    Args:
-        metrics: Metrics of the run.
-        test: Start of the names of test metrics, as it is shown.
-        val: Start of the names of validation metrics, as it is shown.
+    `test` and `val` are the starts of the names of metrics, as they are shown.
     """
     if metrics.get(run_folder.TESTED_ON) == "val":
         return f"There were no test images: {test} is of the validation images, by which an epoch may have been chosen."
@@ -42,15 +35,13 @@ def about_results(metrics: Mapping[str, Any], test: str = "`test_`", val: str = 
 
 
 def results(metrics: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
-    """Return the metrics without the quadratic weighted kappa (`qwk`) of classes without an order.
+    """The metrics without the quadratic weighted kappa (`qwk`) of classes without an order.
+
+    `metrics` may also be anything else by the name of a metric; `classes` are empty if they are not known.
 
     This kappa counts how many classes a prediction is away from the true one, which says something of grades, but
     nothing of tumour types. Classes have an order if there are at most two, or if each name is or contains a number,
     and these numbers increase: 0, 1, 2, or ISUP 0, ISUP 1. `metrics.json` of a run has it in any case.
-
-    Args:
-        metrics: Metrics of a run, or anything else by the name of a metric.
-        classes: Names of the classes, in their order; none if they are not known.
     """
     if _is_ordered(classes):
         return dict(metrics)
@@ -64,25 +55,17 @@ def _is_ordered(classes: Sequence[str]) -> bool:
 
 
 def class_names(predictions: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the names of the classes or labels that have a probability in `predictions.csv`.
-
-    Args:
-        predictions: Rows of the table.
-    """
+    """The names of the classes or labels that have a probability in `predictions.csv`."""
     columns = predictions[0] if predictions else {}
     start = "probability_"
     return [name.removeprefix(start) for name in columns if name.startswith(start)]
 
 
 def settings(values: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
-    """Return the settings of a run as a report shows them.
+    """The settings that play a part in a run, as a report shows them.
 
     The shares of the splits are left out where `slides.csv` of the run has the splits, and of a folder of slides, whose
     last one is for validation.
-
-    Args:
-        values: Settings that play a part in the run.
-        folder: Run folder.
     """
     used = dict(values)
     if "shares" in used:
@@ -91,37 +74,25 @@ def settings(values: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
         if is_drawn and isinstance(shares, list):
             used["shares"] = f"{', '.join(map(str, shares))}, if the data has no splits of its own"
     if not values.get("test_only"):
-        used.pop("eval_split", None)  # of evaluations
+        used.pop("eval_split", None)  # used by evaluations only
     return used
 
 
 def items(settings: Mapping[str, Any]) -> str:
-    """Return what the items of a run are: slides, images, scenes or volumes.
-
-    Args:
-        settings: Settings of a run of train.
-    """
+    """What the items of a run are: slides, images, scenes or volumes."""
     if settings.get("task") == "images" and settings.get("images") == "slides":
         return "slides"
     return declared(settings.get("task")).items
 
 
 def items_of(predictions: Sequence[Mapping[str, str]]) -> str:
-    """Return what the items of a prediction are: slides, scenes or volumes.
-
-    Args:
-        predictions: Rows of `predictions.csv`, whose first column names them.
-    """
+    """What the items of a prediction are, by the first column of its table: slides, scenes or volumes."""
     first = next(iter(predictions[0])) if predictions else ""
     return f"{first}s" if first in ("scene", "volume") else "slides"
 
 
 def slides(folder: str | Path) -> str:
-    """Count the slides of a run by split, as "70 train, 10 val, 20 test"; "" if the run has no table of them.
-
-    Args:
-        folder: Run folder.
-    """
+    """Count the slides of a run by split, as "70 train, 10 val, 20 test"; "" if the run has no table of them."""
     rows = run_folder.read_rows(Path(folder) / run_folder.SLIDES)
     splits = [row.get("split") for row in rows]
     return ", ".join(f"{splits.count(n)} {use}" for n, use in _SPLITS.items() if n in splits)

@@ -36,7 +36,7 @@ LOWEST_OPACITY: Final = 0.3
 ATTENTION_TICKS: Final = (0.125, 0.5, 1, 2, 8)
 """Attention, relative to the mean of a slide, in the legend; colours end with the first and the last."""
 _HEAT: Final = colormaps["YlOrRd"]
-"""Sequential, and unlike the stains: high values stand out on haematoxylin and eosin."""
+"""A sequential colour map unlike the stains: high values stand out on haematoxylin and eosin."""
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -71,19 +71,11 @@ def class_overlay(
     opacity: float = 0.5,
     colours: Sequence[tuple[int, int, int]] = COLOURS,
 ) -> Overlay:
-    """Return an overlay that colours classes; 0, the background, is transparent.
+    """Colour the classes `[h, w]` of an overlay; 0, the background, is transparent.
 
-    Args:
-        name: Title of the overlay.
-        labels: Class numbers `[h, w]`.
-        names: Names of the classes, by number.
-        share: Width as a share of the width of the slide.
-        height: Height as a share of the height of the slide; None if pixels are square on the slide.
-        opacity: Initial opacity, 0 to 1.
-        colours: Colours of the classes from 1 on, in turn.
-
-    Returns:
-        The overlay.
+    `share` and `height` are those of the width and height of the slide; without `height`, pixels are square on the
+    slide. `names` are by class number; `colours` are those of the classes from 1 on, in turn. `opacity`, 0 to 1, is
+    the initial one.
     """
     table = np.zeros((max(len(names), int(labels.max(initial=0)) + 1), 4), np.uint8)
     foreground = range(1, len(names))
@@ -96,18 +88,12 @@ def class_overlay(
 def attention_overlay(
     painted: npt.NDArray[Any], num_tiles: int, share: float = 1.0, height: float | None = None
 ) -> Overlay:
-    """Return an overlay of attention relative to the mean of all tiles, with the same colours for all slides.
+    """Colour attention relative to the mean of all tiles, with the same colours for all slides.
+
+    The attention `[h, w]` adds up to 1 over the tiles, and is NaN where there is no tile. `share` and `height` are
+    as in `class_overlay`.
 
     Colours are logarithmic, from pale and translucent to dark red and opaque.
-
-    Args:
-        painted: Attention `[h, w]`, which adds up to 1 over the tiles; NaN where there is no tile.
-        num_tiles: Number of tiles.
-        share: Width as a share of the width of the slide.
-        height: Height as a share of the height of the slide; None if pixels are square on the slide.
-
-    Returns:
-        The overlay.
     """
     finite = np.isfinite(painted)
     least, most = (math.log2(ATTENTION_TICKS[place]) for place in (0, -1))
@@ -133,15 +119,10 @@ def write_view(
     title: str | None = None,
     mpp: float | None = None,
 ) -> None:
-    """Write a slide and its overlays into `folder/views`.
+    """Write a slide and its overlays into `folder/views`, in files called `name`.
 
-    Args:
-        folder: Run folder.
-        name: Name of the files.
-        image: Thumbnail of the slide `[h, w, 1 or 3]`, uint8, at most `MAX_SIDE` on a side.
-        overlays: Overlays of the slide; what extends beyond the slide is cut off.
-        title: Title of the slide; by default `name`.
-        mpp: Width of a pixel of the thumbnail in micrometres, for the scale bar.
+    `image` is a thumbnail `[h, w, 1 or 3]`, uint8, at most `MAX_SIDE` on a side. Overlays that extend beyond the
+    slide are cut off. `mpp` is the width of a pixel of the thumbnail in micrometres, for the scale bar.
     """
     place = Path(folder) / FOLDER
     place.mkdir(parents=True, exist_ok=True)
@@ -162,15 +143,7 @@ def write_view(
 def write_slide_view(
     folder: str | Path, name: str, slide: Slide, overlays: Sequence[Overlay] = (), *, title: str
 ) -> None:
-    """Write the thumbnail of a slide and overlays into `folder/views`.
-
-    Args:
-        folder: Run folder.
-        name: Name of the files.
-        slide: The slide.
-        overlays: Overlays of the slide.
-        title: Title of the slide.
-    """
+    """Write the thumbnail of a slide and overlays into `folder/views`, in files called `name`."""
     image = slide.thumbnail(MAX_SIDE)
     mpp = slide.mpp and slide.mpp[1] * slide.shape[1] / image.shape[1]
     write_view(folder, name, image, overlays, title=title, mpp=mpp)
@@ -213,13 +186,7 @@ class View:
 
 
 def read_views(folder: str | Path) -> list[View]:
-    """Read what `write_view` wrote.
-
-    Args:
-        folder: Run folder.
-
-    Returns:
-        The views, by the names of their files.
+    """Read what `write_view` wrote, by the names of the files.
 
     Raises:
         SourceError: A file is damaged, or names files outside the folder `views`.
@@ -253,20 +220,16 @@ def _layer(path: Path, facts: Mapping[str, Any]) -> Layer:
 
 
 def _file_beside(path: Path, name: Any) -> Path:
-    """Return the path of a file in the same folder."""
+    """The path of a file in the same folder."""
     if not isinstance(name, str) or Path(name).name != name:
         raise ValueError(f"file {name!r} is not in the folder {path.parent.name}")
     return path.with_name(name)
 
 
 def pyramid(image: Pixels, smallest: int) -> Iterator[Pixels]:
-    """Yield an image, the image at half its size, and so on, until no side is above `smallest`.
+    """Yield an image `[h, w, 3 or 4]`, the image at half its size, and so on, until no side is above `smallest`.
 
     Sides are rounded up. With an opacity channel, colours are averages weighted by opacity.
-
-    Args:
-        image: Image `[h, w, 3 or 4]`.
-        smallest: Maximum side of the last image.
 
     Yields:
         The images, the largest first.
@@ -290,11 +253,11 @@ def _half(image: Pixels) -> Pixels:
 
 
 def _square(overlay: Overlay, shape: tuple[int, ...]) -> Pixels:
-    """Return an overlay with pixels that are square on a slide of `shape`: rows are repeated or left out."""
+    """Repeat or leave out rows of an overlay so that its pixels are square on a slide of `shape`."""
     if overlay.height is None:
         return overlay.image
     num_rows, num_columns = overlay.image.shape[:2]
-    side = overlay.share * shape[1] / num_columns  # of a pixel, in shown pixels
+    side = overlay.share * shape[1] / num_columns  # side of a pixel of the overlay, in shown pixels
     rows = max(round(overlay.height * shape[0] / side), 1)
     places = ((np.arange(rows) + 0.5) * num_rows / rows).astype(int)
     return overlay.image if rows == num_rows else overlay.image[places]
@@ -306,7 +269,7 @@ def _enlarged(image: Pixels) -> Pixels:
 
 
 def _inside(pixels: Pixels, share: float, shape: tuple[int, ...]) -> tuple[Pixels, float]:
-    """Return the part of an overlay that is over an image of `shape`, and its share of the width, to half a pixel."""
+    """The part of an overlay that is over an image of `shape`, and its share of the width, to half a pixel."""
     across = pixels.shape[1] / share  # columns over the whole image
     rows = max(round(across * shape[0] / shape[1]), 1)
     cut = pixels[:rows, : max(round(across), 1)]

@@ -31,14 +31,9 @@ Numbers = npt.NDArray[Any]
 def merits(risks: Numbers, times: Numbers, events: Numbers) -> dict[str, float]:
     """Compute figures of merit of risks, which are NaN if there is no event or no comparable pair.
 
-    Args:
-        risks: Risks of cases `[n]`; a higher one is worse.
-        times: Times `[n]`.
-        events: Events `[n]`, each 0 or 1.
-
-    Returns:
-        The concordance, the ends of its interval, and the area under the curve, as the mean of those at the quarters of
-        the times of events.
+    Risks, times and events are `[n]`, each event 0 or 1; a higher risk is worse. The figures are the concordance,
+    the ends of its interval, and the area under the curve, as the mean of those at the quarters of the times of
+    events.
     """
     if not events.any():
         return dict.fromkeys(
@@ -59,15 +54,8 @@ def write(
 ) -> float:
     """Write the curves of two groups of cases, and the tables of both and of areas under the curve.
 
-    Args:
-        folder: Run folder.
-        risks: Risks of cases `[n]`.
-        times: Times `[n]`.
-        events: Events `[n]`, each 0 or 1.
-        threshold: Cases with a higher risk are the group of high risk.
-
-    Returns:
-        The p value of the log-rank test of both groups; NaN if it is not defined.
+    Risks, times and events are `[n]`, each event 0 or 1; cases with a risk above the threshold are the group of
+    high risk. The result is the p value of the log-rank test of both groups; NaN if it is not defined.
     """
     high = risks > threshold
     p_value = math.nan
@@ -99,7 +87,7 @@ def _groups(times: Numbers, events: Numbers, high: Numbers) -> list[dict[str, An
 
 
 def _areas(risks: Numbers, times: Numbers, events: Numbers) -> list[dict[str, Any]]:
-    """Return the area under the curve at each quarter of the times of events; empty if it is not defined."""
+    """The area under the curve at each quarter of the times of events; empty if it is not defined."""
     at = np.quantile(times[events > 0], QUARTERS)
     areas = survival.time_dependent_auc(risks, times, events, at)
     return [

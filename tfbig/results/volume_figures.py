@@ -31,15 +31,11 @@ def planes(
 ) -> None:
     """Draw the plane, row and column through the middle of what is labelled, in each of some masks.
 
+    The first channel of the volume is drawn, with one row of pictures for each mask: classes `[D, H, W, 1]` by
+    title, on the grid of the volume.
+
     Voxels are drawn with the sides that the spacing gives them; if the orientation is known, with the top of the
     patient up, else the front, and with the right side of the patient, or the front, on the left.
-
-    Args:
-        path: PNG file to write.
-        volume: The image; its first channel is drawn.
-        masks: Classes `[D, H, W, 1]` by their title, on the grid of the image; one row of pictures for each.
-        classes: Names of the classes.
-        title: Title of the figure.
     """
     place = middle(masks)
     spacing = volume.spacing or (1.0, 1.0, 1.0)
@@ -75,13 +71,9 @@ def planes(
 
 
 def middle(masks: Mapping[str, Volume]) -> tuple[int, int, int]:
-    """Return plane, row and column of the labelled voxel next to the mean of all, of the first mask that has any.
+    """The labelled voxel next to the mean of all, of the first mask that has any; else the voxel in the middle.
 
-    Args:
-        masks: Classes `[D, H, W, 1]`.
-
-    Returns:
-        The voxel; that in the middle if no mask has any.
+    Masks are classes `[D, H, W, 1]`; the voxel is its plane, row and column.
     """
     shape = next(iter(masks.values())).shape
     for mask in masks.values():
@@ -105,27 +97,23 @@ def middle(masks: Mapping[str, Volume]) -> tuple[int, int, int]:
 def labelled_voxels(mask: Volume) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
     """Yield the number of each plane, and the rows and columns of its labelled voxels, `[n, 2]`.
 
-    Args:
-        mask: Classes `[D, H, W, 1]`, 0 for no label.
+    The mask has classes `[D, H, W, 1]`, 0 for no label.
     """
     for plane in range(mask.shape[0]):
         yield plane, np.argwhere(mask.read(plane, plane + 1)[0, ..., 0] > 0)
 
 
 def upright(picture: npt.NDArray[Any], letters: Sequence[str]) -> npt.NDArray[Any]:
-    """Return a section as radiologists show it, given the directions in which its rows and columns grow."""
+    """Turn a section as radiologists show it, given the directions in which its rows and columns grow."""
     down, across = letters
     picture = picture[::-1] if down in "SA" else picture
     return picture[:, ::-1] if across in "RA" else picture
 
 
 def section(volume: Volume, axis: int, index: int) -> npt.NDArray[Any]:
-    """Return a plane, row or column of a volume, `[rows, columns, C]`, every k-th voxel if it is large.
+    """A plane, row or column of a volume, `[rows, columns, C]`, every k-th voxel if it is large.
 
-    Args:
-        volume: The volume.
-        axis: Axis across the section: 0 for a plane.
-        index: Its number.
+    `axis` is the one across the section: 0 for a plane. `index` is its number.
     """
     ranges = [(0, n) for n in volume.shape[:3]]
     ranges[axis] = index, index + 1
@@ -135,11 +123,9 @@ def section(volume: Volume, axis: int, index: int) -> npt.NDArray[Any]:
 
 
 def tint(gray: npt.NDArray[Any], labels: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Return a gray picture with the colours of its classes over it, `[rows, columns, 3]`, 0 to 1.
+    """Colour a gray picture by its classes, `[rows, columns, 3]`, 0 to 1.
 
-    Args:
-        gray: `[rows, columns]`, 0 to 1.
-        labels: `[rows, columns]`, 0 for no colour.
+    `gray` and `labels` are `[rows, columns]`; label 0 has no colour.
     """
     picture = np.repeat(gray[..., None], 3, axis=2)
     for label in np.unique(labels[labels > 0]).astype(int).tolist():
@@ -149,13 +135,13 @@ def tint(gray: npt.NDArray[Any], labels: npt.NDArray[Any]) -> npt.NDArray[np.flo
 
 
 def _colour(label: int) -> tuple[float, float, float]:
-    """Return the colour of a class, 0 to 1."""
+    """The colour of a class, 0 to 1."""
     red, green, blue = COLOURS[(label - 1) % len(COLOURS)]
     return red / 255, green / 255, blue / 255
 
 
 def _gray(section: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Return the first channel of a section, from 0 to 1."""
+    """The first channel of a section, from 0 to 1."""
     values = np.nan_to_num(section[..., 0].astype(np.float64))
     low, high = np.percentile(values, RANGE)
     return np.clip((values - low) / max(high - low, 1e-12), 0, 1)

@@ -18,14 +18,14 @@ from tfbig.sources import Volume
 
 PLANES: Final = 48
 """Most planes of a montage."""
-SIDE: Final = 320
+PLANE_SIDE: Final = 320
 """Longer side of a plane of a montage, in pixels."""
 GAP: Final = 4
 """Pixels between planes."""
 _FONTS: Final = range(24, 8, -2)
-"""Heights of the numbers of planes, in pixels, of which the first is used that fits."""
+"""Heights of the numbers of planes, in pixels; the first that fits is used."""
 _FILE: Final = ".planes"
-"""End of the names of the files: `NAME.png` is a picture of three sections."""
+"""Ending of the names of the files, because `NAME.png` is the picture of three sections."""
 
 
 def write_view(
@@ -38,16 +38,10 @@ def write_view(
 ) -> None:
     """Write a montage of a volume, and one overlay for each mask, into `folder/views`.
 
+    The first channel of the volume is drawn. Masks are classes `[D, H, W, 1]` by title, on the grid of the volume.
+
     Planes are evenly spaced from the first to the last plane with a label in any mask, and turned as in
     `volume_figures.planes`. All are drawn with the same grey scale.
-
-    Args:
-        folder: Run folder.
-        name: Name of the volume.
-        volume: The volume; its first channel is drawn.
-        masks: Classes `[D, H, W, 1]` by their title, on the grid of the volume.
-        classes: Names of the classes, by number.
-        title: Title of the view.
     """
     size, turned = _size(volume), (volume.orientation or "???")[1:]
     numbers = evenly_spaced(*labelled(masks), PLANES)
@@ -67,10 +61,9 @@ def write_view(
 
 
 def labelled(masks: Mapping[str, Volume]) -> tuple[int, int]:
-    """Return the first plane with a label in any mask, and the plane after the last; all planes if there is no label.
+    """The first plane with a label in any mask, and the plane after the last; all planes if there is no label.
 
-    Args:
-        masks: Classes `[D, H, W, 1]`, 0 for no label.
+    Masks are classes `[D, H, W, 1]`, 0 for no label.
     """
     count = next(iter(masks.values())).shape[0]
     found = [n for m in masks.values() for n, voxels in labelled_voxels(m) if len(voxels)]
@@ -78,18 +71,13 @@ def labelled(masks: Mapping[str, Volume]) -> tuple[int, int]:
 
 
 def evenly_spaced(first: int, stop: int, most: int) -> list[int]:
-    """Return at most `most` numbers from `first` to `stop - 1`, both included if `most` is above 1."""
+    """At most `most` numbers from `first` to `stop - 1`, both included if `most` is above 1."""
     numbers = np.linspace(first, stop - 1, min(most, stop - first))
     return np.rint(numbers).astype(int).tolist()
 
 
 def sheet(planes: Sequence[npt.NDArray[Any]], columns: int) -> npt.NDArray[Any]:
-    """Return planes of equal size in rows of `columns`, with gaps of zeros between them.
-
-    Args:
-        planes: Planes `[h, w]`.
-        columns: Planes in a row.
-    """
+    """Join planes `[h, w]` of equal size in rows of `columns`, with gaps of zeros between them."""
     height, width = planes[0].shape
     rows = -(-len(planes) // columns)
     size = rows * (height + GAP) - GAP, columns * (width + GAP) - GAP
@@ -101,31 +89,31 @@ def sheet(planes: Sequence[npt.NDArray[Any]], columns: int) -> npt.NDArray[Any]:
 
 
 def _corner(place: int, columns: int, size: tuple[int, int]) -> tuple[int, int]:
-    """Return row and column of the upper left pixel of a plane in a montage."""
+    """The row and column of the upper left pixel of a plane in a montage."""
     return place // columns * (size[0] + GAP), place % columns * (size[1] + GAP)
 
 
 def _size(volume: Volume) -> tuple[int, int]:
-    """Return rows and columns of a plane in a montage, as its spacing shapes it."""
+    """The rows and columns of a plane in a montage, as its spacing shapes it."""
     spacing = volume.spacing or (1.0, 1.0, 1.0)
     tall, wide = (n * side for n, side in zip(volume.shape[1:3], spacing[1:], strict=True))
-    scale = SIDE / max(tall, wide)
+    scale = PLANE_SIDE / max(tall, wide)
     return max(round(tall * scale), 1), max(round(wide * scale), 1)
 
 
 def _columns(count: int, size: tuple[int, int]) -> int:
-    """Return the number of planes in a row that makes a montage about as wide as it is high, or wider."""
+    """The number of planes in a row that makes a montage about as wide as it is high, or wider."""
     return min(math.ceil(math.sqrt(count * size[0] / size[1])), count)
 
 
 def _plane(volume: Volume, number: int, size: tuple[int, int]) -> npt.NDArray[np.float32]:
-    """Return the first channel of a plane, resized."""
+    """The first channel of a plane, resized."""
     plane = np.nan_to_num(volume.read(number, number + 1)[0, ..., 0].astype(np.float32))
     return np.asarray(Image.fromarray(plane).resize(size[::-1], Image.Resampling.BILINEAR))
 
 
 def _labels(mask: Volume, number: int, size: tuple[int, int]) -> npt.NDArray[Any]:
-    """Return the classes of a plane, resized to those of the nearest voxels."""
+    """The classes of a plane, resized to those of the nearest voxels."""
     plane = mask.read(number, number + 1)[0, ..., 0]
     rows, columns = (
         ((np.arange(wanted) + 0.5) * given / wanted).astype(int)
@@ -135,7 +123,7 @@ def _labels(mask: Volume, number: int, size: tuple[int, int]) -> npt.NDArray[Any
 
 
 def _gray(planes: Sequence[npt.NDArray[np.float32]]) -> list[Pixels]:
-    """Return planes as pixels, with the same scale for all."""
+    """Scale planes to pixels, with the same scale for all."""
     low, high = np.percentile(np.stack(planes), RANGE)
     shares = (np.clip((plane - low) / max(high - low, 1e-12), 0, 1) for plane in planes)
     return [np.rint(255 * share).astype(np.uint8) for share in shares]
@@ -144,7 +132,7 @@ def _gray(planes: Sequence[npt.NDArray[np.float32]]) -> list[Pixels]:
 def _numbered(
     picture: Pixels, numbers: Sequence[int], columns: int, size: tuple[int, int]
 ) -> npt.NDArray[np.uint8]:
-    """Return a montage `[h, w, 1]` with the number of each plane in its corner, if it fits into the plane."""
+    """Draw the number of each plane of a montage `[h, w, 1]` into its corner, if it fits into the plane."""
     image = Image.fromarray(picture)
     draw, height = ImageDraw.Draw(image), _font(numbers, size)
     font = ImageFont.load_default(height or _FONTS[0])
@@ -157,7 +145,7 @@ def _numbered(
 
 
 def _font(numbers: Sequence[int], size: tuple[int, int]) -> int:
-    """Return the height of the largest font whose numbers all fit into a plane, 0 if there is none."""
+    """The height of the largest font whose numbers all fit into a plane, 0 if there is none."""
     for height in _FONTS:
         font = ImageFont.load_default(height)
         widest = max(math.ceil(font.getlength(str(number))) for number in numbers)

@@ -125,10 +125,7 @@ class RawSource(Source):
 
 
 def from_array(array: npt.NDArray[Any]) -> Source:
-    """Return the source of an array, in memory or memory-mapped.
-
-    Args:
-        array: `[H, W]` or `[H, W, C]`.
+    """Make a source of an array `[H, W]` or `[H, W, C]`, in memory or memory-mapped.
 
     Raises:
         SourceError: The array is not an image, or its file does not store it row after row.
@@ -137,21 +134,15 @@ def from_array(array: npt.NDArray[Any]) -> Source:
 
 
 def is_mapped(array: npt.NDArray[Any]) -> TypeGuard[np.memmap[Any, Any]]:
-    """Return whether the samples of `array` are pages of a file.
+    """Whether the samples of an array are pages of a file.
 
     Arithmetic on a memory map returns an `np.memmap` in memory, for which this is False.
-
-    Args:
-        array: Any array.
     """
     return isinstance(array, np.memmap) and getattr(array, "_mmap", None) is not None
 
 
 def map_npy(file: File) -> np.memmap[Any, Any]:
-    """Return the array of a `.npy` file as a memory map.
-
-    Args:
-        file: The open file.
+    """Map the array of a `.npy` file into memory.
 
     Raises:
         SourceError: The file is not a `.npy` file, is truncated, or holds objects.
@@ -167,9 +158,6 @@ def map_npy(file: File) -> np.memmap[Any, Any]:
 
 def from_memmap(array: np.memmap[Any, Any]) -> RawSource:
     """Open the file behind a memory map, or behind rows of one, as a source.
-
-    Args:
-        array: The memory map.
 
     Raises:
         SourceError: The file does not hold the samples, or not row after row.
@@ -190,12 +178,9 @@ def from_memmap(array: np.memmap[Any, Any]) -> RawSource:
 
 
 def file_offset(array: np.memmap[Any, Any]) -> int:
-    """Return the byte of the file at which `array` starts.
+    """Find the byte of the file at which a memory map, or rows of one, starts.
 
     `array.offset` is the offset of the whole map, not of rows taken from it.
-
-    Args:
-        array: A memory map, or rows of one.
     """
     mapped = np.frombuffer(array._mmap, np.uint8)  # type: ignore[attr-defined]
     mapped_from = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY

@@ -37,7 +37,7 @@ _samples: WeakKeyDictionary[Source, npt.NDArray[np.uint8]] = WeakKeyDictionary()
 _moved: WeakKeyDictionary[Source, tuple[Background, tuple[Any, ...], Background]] = (
     WeakKeyDictionary()
 )
-"""Background of images, how it was moved last, and the result: a handle is resolved for every strip that is read."""
+"""Background of each image, the change that moved it last, and the result, since every strip resolves a handle."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Augmentation:
     stain_shift: tuple[float, ...] = (0.0, 0.0, 0.0)
 
     def with_jitter(self, sigma: float, seed: int) -> Augmentation:
-        """Return this augmentation with random stains, as HED jitter.
+        """Add random stains to the augmentation, as HED jitter.
 
         Factors are drawn from 1 - sigma to 1 + sigma, shifts from -sigma to sigma. Tellez et al., "Whole-slide mitosis
         detection in H&E breast histology using PHH3 as a reference" (IEEE TMI 2018), with sigma 0.05.
@@ -312,7 +312,7 @@ class AugmentedImage(View):
         return known[2]
 
     def _move(self, background: Background) -> Background:
-        """Return the background of the image, moved like its pixels."""
+        """Move the background of the image like its pixels."""
         change, shape = self.change, self.shape[:2]
         halo = 1 if change.sigma else 0
         is_moved = change.flip_rows or change.flip_columns or change.quarter_turns
@@ -341,7 +341,7 @@ class AugmentedImage(View):
         return replace(self.change, flip_rows=False, flip_columns=False, quarter_turns=0)
 
     def _before(self, start: Any, stop: Any, left: Any, right: Any) -> tuple[Any, Any, Any, Any]:
-        """Return the windows of the image that flips and rotation move to windows of this view."""
+        """Find the windows of the image that flips and rotation move to windows of this view."""
         rows, columns = self.shape[:2]
         for _ in range(self.change.quarter_turns % 4):
             start, stop, left, right = left, right, columns - stop, columns - start
@@ -352,7 +352,7 @@ class AugmentedImage(View):
         return start, stop, left, right
 
     def _augmented(self, start: int, stop: int, left: int, right: int) -> RowArray:
-        """Return a window whose background is augmented like everything else."""
+        """Augment a window, whose background is augmented like everything else."""
         change, (rows, columns) = self.change, self.shape[:2]
         start, stop, left, right = self._before(start, stop, left, right)
         halo = 1 if change.sigma else 0
@@ -378,7 +378,7 @@ def _mean_luma(source: Source, change: Augmentation) -> float:
 
 
 def _sample_pixels(source: Source) -> npt.NDArray[np.uint8]:
-    """Return some columns of `SAMPLED_BANDS` bands of rows as `[pixels, C]`."""
+    """Read some columns of `SAMPLED_BANDS` bands of rows as `[pixels, C]`."""
     rows, columns, channels = source.shape
     starts = sorted({n * rows // SAMPLED_BANDS for n in range(SAMPLED_BANDS)})
     every = -(-columns // SAMPLED_COLUMNS)

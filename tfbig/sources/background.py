@@ -12,7 +12,7 @@ from tfbig.geometry.background import Background, BoolArray
 from tfbig.sources.source import RowArray, Source
 
 SMALLEST: Final = 2**20
-"""Pixels of an image below which the background that its file or its padding has is not looked for."""
+"""Fewest pixels of an image in whose file or padding background is looked for."""
 _GAP: Final = 256
 """Fewest columns of background between two areas that are read one after the other, not at once."""
 
@@ -20,12 +20,7 @@ _Window = tuple[int, int, int, int]
 
 
 def colour_of(source: Source, background: Background) -> RowArray:
-    """Return the colour `[C]` of the background of a source.
-
-    Args:
-        source: The image.
-        background: Its background; not all cells are foreground.
-    """
+    """Find the colour `[C]` of the background of a source, in which not all cells are foreground."""
     row, column = np.unravel_index(np.argmin(background.foreground), background.foreground.shape)
     top, left = int(row) * background.cell, int(column) * background.cell
     place = (top, top + 1), (left, left + 1)
@@ -39,16 +34,10 @@ def read_foreground(
     colour: RowArray,
     window: _Window,
 ) -> RowArray:
-    """Return a window whose background is filled, not read.
+    """Read a window `start, stop, left, right` whose background is filled, not read.
 
-    Args:
-        read: `read(start, stop, left, right)` returns a window `[rows, columns, C]`.
-        background: The background.
-        colour: Colour of the background, `[C]`.
-        window: `start, stop, left, right`.
-
-    Returns:
-        Array `[stop - start, right - left, C]` of the dtype of `colour`.
+    `read(start, stop, left, right)` returns a window `[rows, columns, C]`; `colour` is that of the background,
+    `[C]`.
     """
     start, stop, left, right = window
     mask = cells_of_window(background, window)
@@ -66,12 +55,7 @@ def read_foreground(
 
 
 def cells_of_window(background: Background, window: _Window) -> BoolArray:
-    """Return whether the cells that a window touches are foreground.
-
-    Args:
-        background: The background.
-        window: `start, stop, left, right`.
-    """
+    """Whether the cells that a window `start, stop, left, right` touches are foreground."""
     cell, (start, stop, left, right) = background.cell, window
     down, across = (slice(a // cell, -(-b // cell)) for a, b in ((start, stop), (left, right)))
     return background.foreground[down, across]

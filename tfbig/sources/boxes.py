@@ -13,12 +13,7 @@ Range: TypeAlias = tuple[int, int]
 
 
 def moved(box: Sequence[Range], by: Sequence[int]) -> list[Range]:
-    """Move a box along each of its axes.
-
-    Args:
-        box: A range for each axis.
-        by: Places to move it by along each axis.
-    """
+    """Move a box, a range for each axis, by a number of places along each."""
     return [(start + step, stop + step) for (start, stop), step in zip(box, by, strict=True)]
 
 
@@ -31,15 +26,8 @@ def padded(
 ) -> npt.NDArray[Any]:
     """Read a box that may reach beyond an array at both ends of each axis, or lie outside of it.
 
-    Args:
-        read: Function from a range for each axis of the box to that part of the array; called with none that is empty.
-        box: A range for each of the first axes of the array.
-        shape: Shape of the array.
-        value: Value of what lies outside.
-        dtype: Dtype of the array.
-
-    Returns:
-        The box, with the other axes of the array whole; what `read` returns, if the box lies inside.
+    `read` returns the part of the array in a range for each axis of the box, none of them empty. The box has a
+    range for each of the first axes; the others are whole. What lies outside has `value`.
     """
     inside = [
         (max(start, 0), min(stop, extent))

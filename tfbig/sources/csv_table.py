@@ -37,16 +37,12 @@ class Line(NamedTuple):
 
 
 def read(path: PathLike) -> tuple[list[str], list[Line]]:
-    """Read a CSV file in UTF-8, which may begin with a byte order mark.
+    """Read the columns and rows of a CSV file in UTF-8, which may begin with a byte order mark.
+
+    Rows have as many cells as there are columns; missing ones are empty.
 
     Columns are separated by commas, semicolons or tabs, whichever divide the first line into most columns. Empty cells
     after the last column do not count, and neither do empty lines.
-
-    Args:
-        path: Path of the file.
-
-    Returns:
-        The names of the columns, and the rows, of which each has as many cells; those that are not there are empty.
 
     Raises:
         OSError: The file cannot be read.
@@ -63,17 +59,13 @@ def read(path: PathLike) -> tuple[list[str], list[Line]]:
         first = file.readline()
         file.seek(0)
         counts = {mark: len(next(csv.reader([first], delimiter=mark), ())) for mark in SEPARATORS}
-        separator = max(SEPARATORS, key=counts.__getitem__)  # of equal ones the first
+        separator = max(SEPARATORS, key=counts.__getitem__)  # the first of equal ones
         columns, *rows = [*lines(_text(file), separator)] or [Line(1, [])]
     return columns.cells, [_whole(row, len(columns.cells), separator) for row in rows]
 
 
 def lines(text: Iterable[str], separator: str = ",") -> Iterator[Line]:
     """Yield the first line of a table, and its rows that are not empty, as they are.
-
-    Args:
-        text: Lines of text.
-        separator: Character between columns.
 
     Raises:
         csv.Error: There are more than `MOST_ROWS` or `MOST_CELLS`, where a short row takes the memory of all columns.
@@ -94,16 +86,12 @@ def lines(text: Iterable[str], separator: str = ",") -> Iterator[Line]:
 
 
 def unescaped(text: str) -> str:
-    """Return a cell without the apostrophe that tables of tfbig have before what a spreadsheet would compute.
-
-    Args:
-        text: The cell.
-    """
+    """Strip the apostrophe that tables of tfbig have before what a spreadsheet would compute."""
     return text[1:] if text.startswith("'") and FORMULA.match(text) else text
 
 
 def _whole(row: Line, columns: int, separator: str) -> Line:
-    """Return a row with as many cells as there are columns.
+    """Cut or fill a row to as many cells as there are columns.
 
     Raises:
         csv.Error: There are more, which are not empty: cells may be in wrong columns.

@@ -49,12 +49,7 @@ class File:
 
     @classmethod
     def of_descriptor(cls, descriptor: int, name: str) -> File:
-        """Return an open file of the system, which it closes in the end.
-
-        Args:
-            descriptor: The descriptor.
-            name: Name for error messages.
-        """
+        """Take over an open file of the system, and close it in the end; `name` is for error messages."""
         file = cls.__new__(cls)
         file.path, file._descriptor = name, descriptor
         weakref.finalize(file, os.close, descriptor)
@@ -62,11 +57,7 @@ class File:
         return file
 
     def check_length(self, end: int) -> None:
-        """Raise SourceError if the file ends before byte `end`.
-
-        Args:
-            end: Byte after the last one needed.
-        """
+        """Raise SourceError if the file ends before byte `end`, which is the one after the last that is needed."""
         if end > self.num_bytes:
             raise SourceError(
                 f"{self.path}: is truncated: its image data ends at byte {end}, the file at byte "
@@ -74,12 +65,7 @@ class File:
             )
 
     def read(self, offset: int, count: int) -> bytearray:
-        """Return `count` bytes from `offset`.
-
-        Args:
-            offset: First byte.
-            count: Number of bytes.
-        """
+        """Read `count` bytes from the byte `offset` on."""
         data = bytearray(count)
         self._read_into(memoryview(data), offset)
         return data
@@ -87,16 +73,10 @@ class File:
     def read_rows(
         self, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], start: int
     ) -> RowArray:
-        """Return rows of an array stored in C order.
+        """Read rows of an array stored in C order, in native byte order.
 
-        Args:
-            offset: Byte at which row 0 of the array starts.
-            dtype: Dtype as stored, including its byte order.
-            shape: Shape of the rows to read, `(rows, ...)`.
-            start: First row to read.
-
-        Returns:
-            `shape` samples in native byte order.
+        Row 0 of the array is at byte `offset`; `dtype` is that stored, including its byte order. `shape` is that of
+        the rows to read, `(rows, ...)`, of which the first is `start`.
         """
         rows = np.empty(shape, dtype)
         row_bytes = math.prod(shape[1:]) * dtype.itemsize
@@ -110,16 +90,10 @@ class File:
         shape: tuple[int, ...],
         window: tuple[int, int, int, int],
     ) -> RowArray:
-        """Return a rectangle of an image stored in C order, read row by row.
+        """Read a rectangle of an image stored in C order, row by row, in native byte order.
 
-        Args:
-            offset: Byte at which the image starts.
-            dtype: Dtype as stored, including its byte order.
-            shape: Shape of the whole image, `(rows, columns, ...)`.
-            window: `(start, stop, left, right)`.
-
-        Returns:
-            `[stop - start, right - left, ...]` in native byte order.
+        The image, of `shape` `(rows, columns, ...)`, is at byte `offset`; `dtype` is that stored, including its
+        byte order. The rectangle `(start, stop, left, right)` is `[stop - start, right - left, ...]`.
         """
         start, stop, left, right = window
         if right - left == shape[1]:
@@ -149,12 +123,7 @@ class File:
 
 
 def still_open(file: File | None, name: str) -> File:
-    """Return `file`, or raise SourceError if it is None, as in a closed source.
-
-    Args:
-        file: The file of a source, None once the source is closed.
-        name: Name for the error message.
-    """
+    """Check that the file of a source is open: it is None once the source is closed."""
     if file is None:
         raise SourceError(f"{name}: was closed. Open the source again to read from it.")
     return file
@@ -196,12 +165,7 @@ class Package:
 
 
 def check_regular(path: PathLike, status: os.stat_result) -> None:
-    """Raise SourceError if a path is no regular file: reading a pipe would wait for ever.
-
-    Args:
-        path: The path.
-        status: Its status.
-    """
+    """Raise SourceError if a path is no regular file: reading a pipe would wait for ever."""
     if not stat.S_ISREG(status.st_mode):
         raise SourceError(
             f"{path}: cannot be read: it is not a regular file, but a folder, a pipe or a device. Check the path."
@@ -209,12 +173,7 @@ def check_regular(path: PathLike, status: os.stat_result) -> None:
 
 
 def cannot_open(path: PathLike, error: OSError) -> SourceError:
-    """Return the SourceError to raise when the system refuses a path.
-
-    Args:
-        path: The path.
-        error: The error of the system.
-    """
+    """Make the error to raise when the system refuses a path."""
     if isinstance(error, FileNotFoundError):
         return SourceError(
             f"{path}: there is no such file. Check the path (working directory: {os.getcwd()})."

@@ -22,14 +22,14 @@ from tfbig.sources.volumes.opening import describe_volume
 from tfbig.sources.volumes.volume import Box, Turned, Volume
 
 TURNED: Final = "?axes="
-"""What a handle of a volume ends with, before its axes in another order: `tfbig:7?axes=102`."""
+"""Text between the handle of a volume and its axes in another order: `tfbig:7?axes=102`."""
 _IMAGES: Final = OpenFiles()
 _VOLUMES: Final = OpenFiles(128, lambda: shutil.disk_usage(tempfile.gettempdir()).free)
-"""Volumes, of which compressed ones have decoded samples in the temporary folder, as large as what is free there."""
+"""Open volumes: decoded samples of compressed ones take space in the temporary folder, at most what is free there."""
 
 
 def resolve(handle: str) -> Readable:
-    """Return the source or bag of a handle, or the source of a path.
+    """Find the source or bag of a handle, or open the source of a path.
 
     The 16 files used last stay open. A file that leaves them is closed as soon as nobody reads
     from it, and a file that was replaced is opened again.
@@ -174,7 +174,7 @@ class OnDisk(Source):
         return self._opened().colour((start, stop), (left, right))
 
     def _opened(self) -> Source:
-        """Return the open file, which may have been replaced."""
+        """Get the open file, which may have been replaced."""
         source = _resolve_file(self.name, self._selection)
         if (source.shape, source.dtype) != (self.shape, self.dtype):
             raise SourceError(
@@ -220,12 +220,12 @@ class VolumeOnDisk(Volume):
 
 
 def _resolve_file(path: str, selection: _Selection = _FINEST, files: OpenFiles = _IMAGES) -> Source:
-    """Return the open file, or open it."""
+    """Get the open file, or open it."""
     return files.get((*_file_key(path), selection), partial(selection.open, path))
 
 
 def _resolve_registered(handle: str) -> Readable:
-    """Return the registered source or bag, sampled or augmented as the query of the handle specifies."""
+    """Find the registered source or bag, sampled or augmented as the query of the handle specifies."""
     name, _, query = handle.partition("?")
     readable = registered(name)
     if not query:
@@ -243,7 +243,7 @@ def _resolve_registered(handle: str) -> Readable:
 
 
 def _change(seed: int, augmented: bool, jitter: float) -> Augmentation:
-    """Return the augmentation of a seed, with HED jitter."""
+    """Draw the augmentation of a seed, with HED jitter."""
     change = Augmentation.draw(seed) if augmented else Augmentation()
     return change.with_jitter(jitter, seed)
 

@@ -21,7 +21,7 @@ _BLOCK_BYTES: Final = 2**25
 
 
 def percentiles(image: Source, low: float, high: float) -> Limits:
-    """Return two percentiles of each channel, in one pass over an image.
+    """Compute two percentiles of each channel, in one pass over an image.
 
     They are exact for integers of 8 and 16 bits, which are counted. Other dtypes are sampled: every n-th row and
     column, about 4 million pixels. A percentile is a value that occurs: the smallest one that at least this share of

@@ -150,7 +150,7 @@ class Masked(View):
         return None
 
     def _find_background(self) -> Background:
-        """Return the background of the mask, and that of the image where it has the same colour."""
+        """The background of the mask, and that of the image where it has the same colour."""
         own, other = self._own, self._inner.background
         if other is None or other.foreground.all():
             return own
@@ -177,12 +177,7 @@ class _OtherColours(Pointwise):
 def background_of_mask(
     source: Source, mask: Source | npt.NDArray[Any], cell: int | None = None
 ) -> Background:
-    """Return the background of an image by a mask.
-
-    Args:
-        source: The image.
-        mask: See `Masked.by`.
-        cell: See `Masked.by`.
+    """Find the background of an image by a mask, with cells as in `Masked.by`.
 
     Raises:
         SourceError: The mask has another shape, or `cell` is not a multiple of its pixels.
@@ -215,7 +210,7 @@ def background_of_mask(
 
 
 def _stretched(mask: Source, shape: Sequence[int], cell: int | None) -> Background:
-    """Return the background by a mask whose pixels are not a whole number of the pixels of the image."""
+    """Find the background by a mask whose pixels are not a whole number of the pixels of the image."""
     size = mask.shape[:2]
     group = cells.side_of_cells(size)
     coarse = Background(_any_of_blocks(mask, group), group)
@@ -232,7 +227,7 @@ def _stretched(mask: Source, shape: Sequence[int], cell: int | None) -> Backgrou
 
 
 def _any_of_blocks(mask: Source, side: int) -> BoolArray:
-    """Return whether blocks of a mask have anything but 0, `[ceil(h / side), ceil(w / side)]`."""
+    """Whether blocks of a mask have anything but 0, `[ceil(h / side), ceil(w / side)]`."""
     num_rows, num_columns, channels = mask.shape
     at_once = max(_STRIP_SAMPLES // (num_columns * channels * side), 1) * side
     blocks = []
@@ -244,17 +239,10 @@ def _any_of_blocks(mask: Source, side: int) -> BoolArray:
 
 
 def sampled_colour(source: Source, background: Background) -> RowArray:
-    """Return the median colour of the background, channel by channel, of the same samples each time.
+    """The median colour of the background, `[C]`, channel by channel, of the same samples each time.
 
     The samples are up to 16 x 16 pixels in the middle of each of 64 cells, or of all if there are fewer, evenly spaced
     in the order of rows. A median between two whole numbers is rounded down. Without background it is 0.
-
-    Args:
-        source: The image.
-        background: Its background.
-
-    Returns:
-        Array `[C]` of the dtype of the image.
     """
     if background.foreground.all():
         return np.zeros(source.shape[2], source.dtype)
@@ -263,7 +251,7 @@ def sampled_colour(source: Source, background: Background) -> RowArray:
 
 
 def _samples(source: Source, background: Background) -> RowArray:
-    """Return pixels `[n, C]` of the background, or of the whole image if there is no background."""
+    """Read pixels `[n, C]` of the background, or of the whole image if there is no background."""
     is_sampled = background.foreground == background.foreground.all()
     rows, columns = np.nonzero(is_sampled)
     chosen = np.unique(np.linspace(0, len(rows) - 1, SAMPLES).astype(int))
@@ -278,7 +266,7 @@ def _samples(source: Source, background: Background) -> RowArray:
 
 
 def _middle(number: int, cell: int, extent: int) -> tuple[int, int]:
-    """Return the pixels of a sample in the middle of a cell along one axis."""
+    """The pixels of a sample in the middle of a cell along one axis."""
     first, after = int(number) * cell, min((int(number) + 1) * cell, extent)
     size = min(after - first, SAMPLE_SIDE)
     start = first + (after - first - size) // 2
@@ -286,7 +274,7 @@ def _middle(number: int, cell: int, extent: int) -> tuple[int, int]:
 
 
 def _checked_colour(source: Source, colour: Colour) -> RowArray:
-    """Return a colour as `[C]` of the dtype of an image."""
+    """Check a colour, and give it as `[C]` of the dtype of an image."""
     channels, given = source.shape[2], np.asarray(colour)
     fits = given.dtype.kind in "buif" and given.shape in ((), (channels,))
     if not fits or not all(holds(source.dtype, value) for value in given.ravel().tolist()):

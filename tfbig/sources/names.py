@@ -34,18 +34,14 @@ _BEFORE: Final = ".ome"
 """What a format may have before its suffix, as in `slide.ome.tif`."""
 _SPREADSHEET: Final = re.compile(r"(\d+)[.,]0+")
 _MOST_NEAR: Final = 5000
-"""Most names that are searched for one that is alike."""
+"""Most names among which a similar one is looked for."""
 
 EXACT, ITS_SUFFIX, OTHER_SUFFIX, NUMBER = range(4)
 """How a name was matched, from best to worst."""
 
 
 def suffix_of(path: PathLike) -> str:
-    """Return the known suffix of a name as it is written, the longest one, or an empty text.
-
-    Args:
-        path: The name, or a path.
-    """
+    """The known suffix of a name or path as it is written, the longest one; empty without one."""
     name = PurePath(path).name
     last = name.rfind(".")
     for place in (name.rfind(".", 0, max(last, 0)), last):
@@ -55,10 +51,7 @@ def suffix_of(path: PathLike) -> str:
 
 
 def titles_of(path: PathLike) -> list[str]:
-    """Return a name without its known suffix: whole, and if it ends with `.ome` then, with that too.
-
-    Args:
-        path: The name, or a path.
+    """A name or path without its known suffix: whole, and if it ends with `.ome` then, with that too.
 
     Example:
         >>> from tfbig.sources import names
@@ -73,30 +66,20 @@ def titles_of(path: PathLike) -> list[str]:
 
 
 def title_of(path: PathLike) -> str:
-    """Return the name of a file without its known suffix, after which results are named.
-
-    Args:
-        path: The file.
-    """
+    """The name of a file without its known suffix, after which results are named."""
     return titles_of(path)[0]
 
 
 def whole_number(text: str) -> str:
-    """Return the digits of a whole number that a spreadsheet wrote as 10005.0 or 10005,0; other texts as they are.
-
-    Args:
-        text: The text, such as a name or a label.
-    """
+    """The digits of a whole number that a spreadsheet wrote as 10005.0 or 10005,0; other texts as they are."""
     found = _SPREADSHEET.fullmatch(text)
     return found[1] if found else text
 
 
 def near(name: str, names: Iterable[str]) -> str | None:
-    """Return the name that is most like another one, or None: equal but for case, its beginning, or with few changes.
+    """Find the name most like one that was not found: equal but for case, its beginning, or with few changes.
 
-    Args:
-        name: The name that was not found.
-        names: The names that there are, of which the first thousands are searched.
+    The first thousands of names are searched; None if none is like it.
     """
     wanted = whole_number(title_of(name)).casefold()
     lower: dict[str, str] = {}
@@ -154,18 +137,14 @@ class Names(Generic[T]):
 
     @staticmethod
     def _keys(name: str) -> list[tuple[int, str]]:
-        """Return the keys by which a name is found, and by which it finds others."""
+        """The keys by which a name is found, and by which it finds others."""
         name = unicodedata.normalize("NFC", name)
         titles = titles_of(name)
         keys = [(EXACT, name), *((ITS_SUFFIX, title) for title in titles)]
         return [*keys, (NUMBER, whole_number(titles[0]))]
 
     def match(self, name: str) -> Match[T] | None:
-        """Return what a name means, or None.
-
-        Args:
-            name: The name, with or without suffix and folders.
-        """
+        """Find what a name, with or without suffix and folders, means; None if nothing."""
         path = PurePath(name)
         (_, exact), *titles, (_, number) = self._keys(path.name)
         steps = [
@@ -181,7 +160,7 @@ class Names(Generic[T]):
         return None
 
     def _in_folder(self, path: PurePath, found: Sequence[tuple[PurePath, T]]) -> list[T]:
-        """Return the things whose folders are those of a path; else those of which nothing speaks against it."""
+        """Choose the things whose folders are those of a path; else those of which nothing speaks against it."""
         agreeing = [(_agree(path, other, self._anywhere), thing) for other, thing in found]
         best = max((score for score, _ in agreeing), default=0)
         chosen: list[T] = []
@@ -192,7 +171,7 @@ class Names(Generic[T]):
 
 
 def _agree(path: PurePath, other: PurePath, anywhere: bool) -> int:
-    """Return 2 if two paths have the same folders at their end, 1 if nothing speaks against it, 0 if something does."""
+    """Score two paths: 2 if their last folders are the same, 1 if nothing speaks against it, 0 if something does."""
     first, second = (
         [p for p in each.parent.parts if p not in ("..", "/")] for each in (path, other)
     )
@@ -203,11 +182,5 @@ def _agree(path: PurePath, other: PurePath, anywhere: bool) -> int:
 
 
 def files(paths: Iterable[PathLike], folder: PathLike, anywhere: bool = False) -> Names[str]:
-    """Return the files of a folder and its subfolders by name.
-
-    Args:
-        paths: The files.
-        folder: The folder.
-        anywhere: As in `Names`.
-    """
+    """Index the files of a folder and its subfolders by name; `anywhere` is as in `Names`."""
     return Names(((os.path.relpath(path, folder), os.fspath(path)) for path in paths), anywhere)

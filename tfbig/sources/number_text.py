@@ -10,11 +10,11 @@ _DECIMAL_COMMA: Final = re.compile(r"([+-]?)(\d*),(\d+)([eE][+-]?\d+)?")
 _POINTS_AND_COMMA: Final = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+,\d+([eE][+-]?\d+)?")
 """Points between thousands, and then a comma, as in 1.234,56."""
 _THOUSANDS: Final = re.compile(r"[1-9]\d{0,2}")
-"""What stands before a comma between thousands."""
+"""Digits before a comma between thousands."""
 
 
 def number(text: str, thousands: bool = True) -> float:
-    """Return a number in a text.
+    """Parse a number in a text.
 
     A comma is a decimal comma where it can be nothing else: 12,5 and 0,500 and 1,5000 and 1.234,56 are numbers, but
     1,500 may be one and a half or fifteen hundred.
@@ -64,10 +64,7 @@ class Column:
         self._with: dict[str, str] = {}
 
     def number(self, text: str) -> float:
-        """Return the number in a cell.
-
-        Args:
-            text: The cell.
+        """Parse the number in a cell.
 
         Raises:
             ValueError: It is no number, or has a decimal comma where another cell has a point, or the reverse.

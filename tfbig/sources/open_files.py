@@ -32,11 +32,9 @@ class OpenFiles:
         self._opened: OrderedDict[Hashable, Future[Source]] = OrderedDict()
 
     def get(self, key: Hashable, open_file: Callable[[], Source]) -> Source:
-        """Return an open file, or open it; only the table is locked, as to open a file can take long.
+        """Get an open file, or open it; only the table is locked, since opening a file can take long.
 
-        Args:
-            key: What tells the file from others, and from another that replaces it.
-            open_file: Function that opens it.
+        `key` tells the file from others, and from another that replaces it.
         """
         with self._lock:
             opening = self._opened.pop(key, None)
@@ -70,6 +68,6 @@ class OpenFiles:
             self._opened.popitem(last=False)
 
     def _bytes(self) -> int:
-        """Return the bytes of the images that are open."""
+        """Sum the bytes of the images that are open."""
         done = (each for each in self._opened.values() if each.done() and not each.exception())
         return sum(each.result().nbytes for each in done)

@@ -16,12 +16,9 @@ _DRAWING: Final = threading.Lock()
 
 
 def draw(shapes: Iterable[tuple[Any, float]], out: npt.NDArray[Any], transform: Any) -> None:
-    """Write the value of each shape into the pixels whose centre is in it; later shapes are drawn over earlier ones.
+    """Write the value of each shape into the pixels of `out` whose centre is in it; later shapes are over earlier ones.
 
-    Args:
-        shapes: Pairs of a shape and a value.
-        out: `[H, W]`; it is changed.
-        transform: Affine transform from columns and rows to the coordinates of the shapes.
+    `out`, `[H, W]`, is changed. `transform` is affine, from columns and rows to the coordinates of the shapes.
     """
     with _DRAWING:
         features.rasterize(shapes, out=out, transform=transform)

@@ -64,31 +64,23 @@ class Resolution:
 
 
 def one_size(sizes: tuple[float, float], rounding: float = 0.0) -> float | None:
-    """Return the mean of a size along rows and columns, or None if they differ by more than 1 %.
+    """The mean of a size along rows and columns, or None if they differ by more than 1 %.
 
-    Args:
-        sizes: The size along rows and along columns.
-        rounding: Share by which they may differ besides, because levels have whole numbers of rows and columns.
+    They may differ by the share `rounding` besides, because levels have whole numbers of rows and columns.
     """
     differs = abs(sizes[0] - sizes[1]) > (SAME_AXES + rounding) * max(sizes)
     return None if differs else sum(sizes) / 2
 
 
 def is_plausible(mpp: Mpp) -> bool:
-    """Return whether micrometres per pixel are those of a slide: from `FINEST` to `COARSEST`.
-
-    Args:
-        mpp: Micrometres per pixel along rows and columns.
-    """
+    """Whether micrometres per pixel, along rows and columns, are those of a slide: from `FINEST` to `COARSEST`."""
     return min(mpp) >= FINEST and max(mpp) <= COARSEST
 
 
 def doubts(mpp: Mpp | None, magnification: float | None) -> dict[str, str]:
-    """Return what is odd about the resolution of a slide, by the kind of it; nothing if all is well.
+    """Say what is odd about the resolution of a slide, by the kind of it; empty if all is well.
 
-    Args:
-        mpp: Micrometres per pixel along rows and columns, or None if unknown.
-        magnification: Magnification of the objective, or None if unknown.
+    `mpp` is along rows and columns; either is None if unknown.
     """
     if mpp is None:
         return {}
@@ -110,11 +102,7 @@ def doubts(mpp: Mpp | None, magnification: float | None) -> dict[str, str]:
 
 
 def resolution_from_openslide(properties: Mapping[str, str]) -> Resolution:
-    """Return the resolution in OpenSlide's properties, which reads the resolution tags of a generic TIFF.
-
-    Args:
-        properties: Properties of an open slide.
-    """
+    """Read the resolution in the properties of OpenSlide, which reads the tags of a generic TIFF."""
     rows, columns = (_positive(properties.get(f"openslide.mpp-{axis}")) for axis in "yx")
     power = _positive(properties.get("openslide.objective-power"))
     mpp = (rows, columns) if rows and columns else None
@@ -122,11 +110,9 @@ def resolution_from_openslide(properties: Mapping[str, str]) -> Resolution:
 
 
 def resolution_from_tiff(tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> Resolution:
-    """Return the resolution in the OME-XML, the description of ImageJ or Aperio, or the tags of a page.
+    """Read the resolution in the OME-XML, the description of ImageJ or Aperio, or the tags of a page.
 
-    Args:
-        tiff: The open file.
-        page: First page of level 0 of the image.
+    `page` is the first of level 0.
     """
     if tiff.is_ome and tiff.ome_metadata:
         mpp = _mpp_from_ome(ome_pixels(tiff.ome_metadata, page))
@@ -166,12 +152,7 @@ def read_mpp_table(path: PathLike) -> dict[str, float]:
 
 
 def ome_pixels(text: str, page: tifffile.TiffPage) -> ElementTree.Element | None:
-    """Return what OME-XML says about the first image of the size of a page, or None.
-
-    Args:
-        text: The XML.
-        page: The page.
-    """
+    """Find what OME-XML says about the first image of the size of a page, or None."""
     try:
         images = ElementTree.fromstring(text).findall(".//{*}Pixels")
     except ElementTree.ParseError:
@@ -182,7 +163,7 @@ def ome_pixels(text: str, page: tifffile.TiffPage) -> ElementTree.Element | None
 
 
 def _mpp_from_ome(pixels: ElementTree.Element | None) -> Mpp | None:
-    """Return `PhysicalSizeY` and `X`; micrometres if there is no unit."""
+    """Read `PhysicalSizeY` and `X`; micrometres if there is no unit."""
     if pixels is None:
         return None
     sizes = [_mpp_from_ome_axis(pixels, axis) for axis in "YX"]
@@ -196,7 +177,7 @@ def _mpp_from_ome_axis(pixels: ElementTree.Element, axis: str) -> float | None:
 
 
 def _mpp_from_tags(page: Any) -> Mpp | None:
-    """Return `unit / resolution`, where the unit is inches or centimetres."""
+    """Compute `unit / resolution`, where the unit is inches or centimetres."""
     tags = page.tags
     unit = _UM_PER_TIFF_UNIT.get(int(getattr(tags.get("ResolutionUnit"), "value", 2)))
     per_unit = [_ratio(getattr(tags.get(f"{a}Resolution"), "value", None)) for a in "YX"]
@@ -207,7 +188,7 @@ def _mpp_from_tags(page: Any) -> Mpp | None:
 
 
 def _mpp_from_imagej(metadata: Mapping[str, Any], page: Any) -> Mpp | None:
-    """Return `1 / resolution` in the unit of ImageJ, which is not that of the tag."""
+    """Compute `1 / resolution` in the unit of ImageJ, which is not that of the tag."""
     unit = _UM_PER_OME_UNIT.get(str(metadata.get("unit", "")).replace("\\u00B5", "\u00b5"))
     unit = 1.0 if metadata.get("unit") in ("micron", "microns") else unit
     per_unit = [_ratio(getattr(page.tags.get(f"{a}Resolution"), "value", None)) for a in "YX"]
@@ -223,14 +204,14 @@ def _is_default(properties: Mapping[str, str], mpp: Mpp) -> bool:
 
 
 def _ratio(value: Any) -> float | None:
-    """Return the value of a TIFF fraction `(numerator, denominator)`."""
+    """The value of a TIFF fraction `(numerator, denominator)`."""
     if not isinstance(value, tuple) or len(value) != 2 or not value[1]:
         return None
     return _positive(value[0] / value[1])
 
 
 def _positive(value: Any) -> float | None:
-    """Return `value` as a finite number above 0, or None; a comma is a decimal comma, as OpenSlide has it."""
+    """Read a finite number above 0, else None; a comma is a decimal comma, as OpenSlide has it."""
     try:
         number = number_text.number(value, False) if isinstance(value, str) else float(value)
     except (TypeError, ValueError):

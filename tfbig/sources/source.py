@@ -68,7 +68,7 @@ class Readable(ABC):
 
     @abstractmethod
     def _read(self, start: int, stop: int) -> RowArray:
-        """Return rows `start` to `stop` as `[stop - start, ...]`; the range is valid, not empty."""
+        """Read rows `start` to `stop` as `[stop - start, ...]`; the range is valid, not empty."""
 
     def read(self, start: int, stop: int) -> RowArray:
         """Read a band of rows, or a slice of a bag.
@@ -134,7 +134,7 @@ class Readable(ABC):
         return
 
     def describe(self) -> str:
-        """Return one line with the kind, name, shape, dtype and decoded size."""
+        """Describe the kind, name, shape, dtype and decoded size in one line."""
         size = " x ".join(map(str, self.shape))
         kind = type(self).__name__
         return f"{kind} of {self.name}: {size} {self.dtype}, {format_bytes(self.nbytes)}"
@@ -200,7 +200,7 @@ class Source(Readable):
         return self._read_window(*self._window(rows, columns))
 
     def colour(self, rows: tuple[int, int], columns: tuple[int, int]) -> RowArray | None:
-        """Return the colour of a rectangle that is known to have only one, without decoding anything.
+        """The colour of a rectangle that is known to have only one, without decoding anything.
 
         Files know it where they store no pixels: missing tiles of a sparse TIFF, and padding.
 
@@ -231,7 +231,7 @@ class Source(Readable):
         return self._find_background()
 
     def _find_background(self) -> Background | None:
-        """Return the background, or None; called once."""
+        """Find the background, or None; called once."""
         return None
 
     def __init_subclass__(cls) -> None:
@@ -245,15 +245,15 @@ class Source(Readable):
         return self._read_window(start, stop, 0, self.shape[1])
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
-        """Return the rectangle `[stop - start, right - left, C]`, which is valid."""
+        """Read the rectangle `[stop - start, right - left, C]`, which is valid."""
         return np.ascontiguousarray(self._read(start, stop)[:, left:right])
 
     def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
-        """Return the colour `[C]` of the rectangle, which is valid, or None."""
+        """The colour `[C]` of the rectangle, which is valid, or None."""
         return None
 
     def _window(self, rows: tuple[int, int], columns: tuple[int, int]) -> tuple[int, int, int, int]:
-        """Return `start, stop, left, right` of a valid rectangle."""
+        """Check a rectangle, and give it as `start, stop, left, right`."""
         height, width = self.shape[:2]
         down, across = (
             interval(self.name, "rows", rows, height),
@@ -264,7 +264,7 @@ class Source(Readable):
     def crop(
         self, rows: tuple[int, int] | None = None, columns: tuple[int, int] | None = None
     ) -> Source:
-        """Return a rectangle of the image as a source, without reading anything.
+        """Show a rectangle of the image as a source, without reading anything.
 
         Args:
             rows: `(start, stop)`, or None for all rows.
@@ -279,7 +279,7 @@ class Source(Readable):
         return Cropped(self, rows, columns)
 
     def changed_handle(self, seed: int, augmented: bool = True, jitter: float = 0.0) -> str:
-        """Return a handle of the image augmented by `Augmentation.draw(seed)`.
+        """Make a handle of the image augmented by `Augmentation.draw(seed)`.
 
         The image is augmented as it is read; no augmented source has to be kept.
 
@@ -310,7 +310,7 @@ class View(Source):
 
     @abstractmethod
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
-        """Return the rectangle `[stop - start, right - left, C]`, which is valid."""
+        """Read the rectangle `[stop - start, right - left, C]`, which is valid."""
 
     def close(self) -> None:
         """Close the source that this view reads from."""
@@ -322,7 +322,7 @@ class Pointwise(View):
 
     @abstractmethod
     def _convert(self, pixels: RowArray) -> RowArray:
-        """Return pixels `[rows, columns, C]` of this view, given those of the other source."""
+        """Convert pixels of the other source to pixels `[rows, columns, C]` of this view."""
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         return self._convert(self._inner.read_window((start, stop), (left, right)))
@@ -374,15 +374,12 @@ class Cropped(View):
         return Background(background.touches(*inside), cell)
 
     def _inside(self, start: int, stop: int, left: int, right: int) -> list[Range]:
-        """Return the rows and columns of the image that a rectangle of this view covers."""
+        """The rows and columns of the image that a rectangle of this view covers."""
         return boxes.moved(((start, stop), (left, right)), (self._top, self._left))
 
 
 def registered(handle: str) -> Readable:
-    """Return the source or bag registered under a handle.
-
-    Args:
-        handle: The handle, without a query.
+    """Find the source or bag registered under a handle, without a query.
 
     Raises:
         SourceError: Nothing is registered under this handle in this process.
@@ -397,7 +394,7 @@ def registered(handle: str) -> Readable:
 
 
 def _image_shape(shape: Sequence[int], name: str) -> tuple[int, int, int]:
-    """Return `shape` with a channel axis."""
+    """Give `shape` a channel axis."""
     extents = tuple(int(extent) for extent in shape)
     if len(extents) not in (2, 3) or 0 in extents:
         raise SourceError(
@@ -409,12 +406,11 @@ def _image_shape(shape: Sequence[int], name: str) -> tuple[int, int, int]:
 
 
 def _sample_dtype(dtype: npt.DTypeLike, name: str) -> np.dtype[Any]:
-    """Return `dtype` in native byte order."""
+    """Check a dtype, and give it in native byte order."""
     native = np.dtype(dtype).newbyteorder("=")
     if native.kind not in "buif":
         raise SourceError(
-            f"{name}: has dtype {native}; expected a boolean, integer or real dtype. "
-            "Convert it, to uint8 if you can."
+            f"{name}: has dtype {native}; expected a boolean, integer or real dtype. Convert it, to uint8 if you can."
         )
     return native
 
@@ -422,13 +418,9 @@ def _sample_dtype(dtype: npt.DTypeLike, name: str) -> np.dtype[Any]:
 def interval(
     name: str, axis: str, interval: tuple[int, int] | None, extent: int
 ) -> tuple[int, int]:
-    """Return a valid `(start, stop)`.
+    """Check an interval `(start, stop)` of an axis, where None is the whole axis.
 
-    Args:
-        name: Name of the image, for the error.
-        axis: Name of the axis, for the error.
-        interval: `(start, stop)`; None for the whole axis.
-        extent: Length of the axis.
+    `name` and `axis` are for the error.
 
     Raises:
         IndexError: It is empty or out of bounds.
@@ -436,7 +428,7 @@ def interval(
     start, stop = (0, extent) if interval is None else interval
     if not 0 <= start < stop <= extent:
         raise IndexError(
-            f"{name}: {axis} {start}:{stop} requested, but the image has {axis} "
-            f"0:{extent}. Request 0 <= start < stop <= {extent}."
+            f"{name}: {axis} {start}:{stop} requested, but the image has {axis} 0:{extent}. Request 0 <= start < stop "
+            f"<= {extent}."
         )
     return start, stop

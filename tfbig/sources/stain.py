@@ -33,7 +33,7 @@ class Stains(Protocol):
     """Colours of a slide, from which its pixels are mapped to those of another one."""
 
     def mapped(self, pixels: Pixels, target: Any) -> Pixels:
-        """Return pixels `[..., 3]` in the colours of `target`, which is of the same class."""
+        """Map pixels `[..., 3]` to the colours of `target`, which is of the same class."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Macenko:
     stains: tuple[Numbers, Numbers]
     strongest: Numbers
     reference: ClassVar[Macenko]
-    """Those of the code of Macenko et al."""
+    """The stains in the code of Macenko et al."""
 
     @classmethod
     def of(cls, pixels: Pixels) -> Macenko:
@@ -101,7 +101,7 @@ class Macenko:
         return cls((_numbers(stains[0]), _numbers(stains[1])), _numbers(strongest))
 
     def mapped(self, pixels: Pixels, target: Macenko) -> Pixels:
-        """Return pixels `[..., 3]` in the stains of `target`."""
+        """Map pixels `[..., 3]` to the stains of `target`."""
         scale = np.array(target.strongest) / self.strongest
         change = np.linalg.pinv(np.array(self.stains)) * scale @ np.array(target.stains)
         density = _DENSITIES[pixels] @ change.astype(np.float32)
@@ -131,11 +131,11 @@ class Reinhard:
     mean: Numbers
     deviation: Numbers
     reference: ClassVar[Reinhard]
-    """Those of `CMU-1-Small-Region.svs`, a public H&E slide of OpenSlide's test data, by `tfbig.tissue.find_stains`."""
+    """Colours of `CMU-1-Small-Region.svs`, a public H&E slide of OpenSlide's test data, by `find_stains`."""
 
     @classmethod
     def of(cls, pixels: Pixels) -> Reinhard:
-        """Return the statistics of pixels of tissue.
+        """Measure pixels of tissue.
 
         Args:
             pixels: Pixels `[n, 3]`, uint8.
@@ -149,7 +149,7 @@ class Reinhard:
         return cls(_numbers(lab.mean(0, np.float64)), _numbers(lab.std(0, np.float64)))
 
     def mapped(self, pixels: Pixels, target: Reinhard) -> Pixels:
-        """Return pixels `[..., 3]` with the mean and deviation of `target`."""
+        """Map pixels `[..., 3]` to the mean and deviation of `target`."""
         own = np.array(self.deviation)
         varies = own > _CONSTANT
         scale = np.where(varies, np.array(target.deviation) / np.where(varies, own, 1), 1)
@@ -195,7 +195,7 @@ class StainNormalised(Pointwise):
 
 
 def lab_of(pixels: Pixels) -> npt.NDArray[np.float32]:
-    """Return the CIELAB colours of pixels `[..., 3]` of sRGB, uint8, for illuminant D65."""
+    """Convert pixels `[..., 3]` of sRGB, uint8, to CIELAB for illuminant D65."""
     xyz = _LINEAR[pixels] @ _TO_RELATIVE_XYZ
     x, y, z = np.moveaxis(
         np.where(xyz > 0.008856, np.cbrt(xyz), np.float32(7.787) * xyz + np.float32(16 / 116)),
@@ -207,7 +207,7 @@ def lab_of(pixels: Pixels) -> npt.NDArray[np.float32]:
 
 
 def rgb_of(lab: npt.NDArray[np.float32]) -> Pixels:
-    """Return the sRGB pixels `[..., 3]` of CIELAB colours, uint8, rounded; colours outside are clipped."""
+    """Convert CIELAB colours to pixels `[..., 3]` of sRGB, uint8, rounded; colours outside are clipped."""
     y = (lab[..., 0] + 16) / 116
     xyz = np.stack([lab[..., 1] / 500 + y, y, y - lab[..., 2] / 200], -1)
     xyz = np.where(xyz > 0.2068966, xyz**3, (xyz - np.float32(16 / 116)) / np.float32(7.787))
@@ -226,7 +226,7 @@ def _numbers(values: npt.NDArray[Any]) -> Numbers:
 
 
 def _linear() -> npt.NDArray[np.float32]:
-    """Return the linear intensity of each value of sRGB, 0 to 1."""
+    """The linear intensity of each value of sRGB, 0 to 1."""
     x = np.arange(256) / 255
     return np.where(x > 0.04045, ((x + 0.055) / 1.055) ** 2.4, x / 12.92).astype(np.float32)
 

@@ -44,7 +44,7 @@ class Row(dict[str, Any]):
 
     @property
     def line(self) -> str:
-        """Its place without the file."""
+        """The place of the row, without the file."""
         return self.place.rpartition(": ")[2]
 
 
@@ -118,12 +118,12 @@ class Table:
 
     @classmethod
     def of(cls, path: PathLike, rows: Iterable[Cells]) -> Table:
-        """Return the table of rows that no file has, such as those of the images in a folder."""
+        """Make a table of rows that no file has, such as those of the images in a folder."""
         found = [row if isinstance(row, Row) else Row(row, str(path)) for row in rows]
         return cls(Path(path), tuple(found[0]), tuple(found))
 
     def with_rows(self, rows: Iterable[Row]) -> Table:
-        """Return the table with other rows, which may have more cells."""
+        """The table with other rows, which may have more cells."""
         return replace(self, rows=tuple(rows))
 
     @property
@@ -132,11 +132,11 @@ class Table:
         return self.path.parent
 
     def like(self, *patterns: str) -> list[str]:
-        """Return the columns whose names fit one of the patterns."""
+        """The columns whose names fit one of the patterns."""
         return [n for n in self.columns if any(fnmatchcase(n, pattern) for pattern in patterns)]
 
     def places(self, name: PathLike) -> list[Path]:
-        """Return where a path of a cell leads: in the folder of the table, and in the working directory.
+        """Find where a path of a cell leads: in the folder of the table, and in the working directory.
 
         Returns:
             The files and folders that exist, of which the first counts.
@@ -145,7 +145,7 @@ class Table:
         return found[:1] if len(found) == 2 and os.path.samefile(*found) else found
 
     def file(self, name: PathLike) -> Path:
-        """Return the file that a cell names: relative to the table, or if there is none, to the working directory.
+        """Find the file that a cell names: relative to the table, else to the working directory.
 
         Returns:
             Its path; that relative to the table if there is no such file.
@@ -162,7 +162,7 @@ class Table:
         return found[0] if found else self.folder / name
 
     def numbers(self, column: str, expected: str, least: float = -math.inf) -> list[float]:
-        """Return a column as finite numbers, which may have a decimal comma; `expected` says what they are.
+        """Read a column as finite numbers, which may have a decimal comma; `expected` says what they are.
 
         Raises:
             SourceError: A cell is something else, less than `least`, or has a comma of unclear meaning.
@@ -181,7 +181,7 @@ class Table:
         return found
 
     def of_split(self, split: str, items: str = "images", may_be_empty: bool = False) -> list[Row]:
-        """Return the rows of a split; `items` are what they are, in the plural.
+        """The rows of a split; `items` is the plural noun for them in the error.
 
         Raises:
             SourceError: There is none, and that is not allowed.
@@ -210,11 +210,11 @@ class Table:
 
     @property
     def tested(self) -> str:
-        """The split that an evaluation is of: test, or if no row is in it, val."""
+        """The split that an evaluation judges: test, or val if no row is in test."""
         return "test" if any(row["split"] == "test" for row in self.rows) else "val"
 
     def check_splits(self) -> None:
-        """Check that each row is in a split that there is.
+        """Check that the split of each row is train, val or test.
 
         Raises:
             SourceError: One is not.
@@ -226,7 +226,7 @@ class Table:
                 )
 
     def check_cases(self) -> None:
-        """Check that all rows of a case are in one split: what is tested on would else be trained on.
+        """Check that all rows of a case are in one split, so that nothing is tested on that was trained on.
 
         Raises:
             SourceError: A case is in several.
@@ -285,7 +285,7 @@ def case_of(row: Cells) -> str:
 
 
 def cases_of(rows: Sequence[Cells]) -> list[str]:
-    """Return the case of every row; a row without one is its own case."""
+    """The case of every row; a row without one is its own case."""
     return [case_of(row) or f"row {number}" for number, row in enumerate(rows)]
 
 
@@ -309,6 +309,6 @@ def _check_columns(path: Path, names: Sequence[str], lines: Iterable[Line]) -> N
 
 
 def _text(cell: str) -> str:
-    """Return a cell in one line without spaces around it."""
+    """Put a cell into one line without spaces around it."""
     cell = csv_table.unescaped(cell)
     return " ".join(cell.split()) if {*cell} & {*"\n\r\t"} else cell.strip()

@@ -122,11 +122,7 @@ Content: TypeAlias = Any
 
 
 def read(path: PathLike, max_pickle_bytes: int = MAX_PICKLE_BYTES) -> Content:
-    """Return what a file of `torch.save` holds, with a `Tensor` in place of each tensor.
-
-    Args:
-        path: The file.
-        max_pickle_bytes: Largest accepted size of the pickle.
+    """Read what a file of `torch.save` holds, with a `Tensor` in place of each tensor.
 
     Raises:
         RefusedError: The file is of a version of torch before 1.6, or has anything but tensors.
@@ -149,13 +145,9 @@ def read(path: PathLike, max_pickle_bytes: int = MAX_PICKLE_BYTES) -> Content:
 
 
 def arrays(path: PathLike, tensors: Mapping[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
-    """Return the numbers of tensors, after checking those of their whole storages.
+    """Read the numbers of tensors by name, after checking those of their whole storages.
 
     Each storage is read once: tensors that share one share its memory.
-
-    Args:
-        path: The file.
-        tensors: Tensors of it, by name.
 
     Raises:
         ValueError: The numbers are damaged, or storages overlap.
@@ -171,7 +163,7 @@ def arrays(path: PathLike, tensors: Mapping[str, Tensor]) -> dict[str, npt.NDArr
 
 
 def _numbers(path: PathLike, storage: Storage) -> npt.NDArray[Any]:
-    """Return the numbers of a storage `[n]`, whose checksum is right."""
+    """Read the numbers of a storage `[n]`, and check their checksum."""
     data = File(path).read(storage.offset, storage.num_bytes)
     if zlib.crc32(data) != storage.checksum:
         raise ValueError("the checksum of its numbers is wrong")
@@ -179,7 +171,7 @@ def _numbers(path: PathLike, storage: Storage) -> npt.NDArray[Any]:
 
 
 def _view(tensor: Tensor, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a tensor as a view of the numbers of its storage."""
+    """View the numbers of a storage as a tensor."""
     strides = [step * tensor.dtype.itemsize for step in tensor.strides]
     return np.lib.stride_tricks.as_strided(
         numbers[tensor.start :], tensor.shape, strides, writeable=False
@@ -187,14 +179,7 @@ def _view(tensor: Tensor, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def rows(path: PathLike, tensor: Tensor, start: int, stop: int) -> RowArray:
-    """Return rows of a tensor; only they are read if its numbers are in C order.
-
-    Args:
-        path: The file.
-        tensor: A tensor of it, of one axis or more.
-        start: First row.
-        stop: Row after the last one.
-    """
+    """Read the rows `start` to `stop` of a tensor of one axis or more; only they are read if it is in C order."""
     if not tensor.is_contiguous:
         return np.ascontiguousarray(arrays(path, {"": tensor})[""][start:stop])
     shape = (stop - start, *tensor.shape[1:])
@@ -202,7 +187,7 @@ def rows(path: PathLike, tensor: Tensor, start: int, stop: int) -> RowArray:
 
 
 def _part(archive: zipfile.ZipFile, name: str, most: int = -1) -> bytes:
-    """Return a part of an archive, or the first `most` bytes of it."""
+    """Read a part of an archive, or the first `most` bytes of it."""
     with archive.open(name) as part:
         return part.read(most)
 
@@ -255,7 +240,7 @@ class _Reader(pickle.Unpickler):
         )
 
     def persistent_load(self, pid: Any) -> Storage:
-        """Return the place of a storage `("storage", type, key, device, count)`."""
+        """Find the place of a storage `("storage", type, key, device, count)`."""
         _, kind, key, _, count = pid
         entry = self._archive.getinfo(f"{self._folder}data/{key}")
         itemsize = np.dtype(STORAGES[kind]).itemsize
@@ -279,7 +264,7 @@ class _BuildTensor:
     def __call__(
         self, storage: Any, start: Any, shape: Sequence[Any], strides: Sequence[Any], *_: Any
     ) -> Tensor:
-        """Return a tensor of a storage.
+        """Make a tensor of a storage.
 
         Raises:
             ValueError: The tensor reaches out of its storage, repeats numbers of it, or has too many axes.
@@ -305,7 +290,7 @@ class _BuildParameter:
     __slots__ = ()
 
     def __call__(self, tensor: Any, *_: Any) -> Any:
-        """Return the tensor of a parameter."""
+        """The tensor of a parameter."""
         return tensor
 
 
@@ -315,7 +300,7 @@ class _BuildDictionary:
     __slots__ = ()
 
     def __call__(self) -> OrderedDict[Any, Any]:
-        """Return an empty dictionary."""
+        """An empty dictionary."""
         return OrderedDict()
 
 
@@ -328,12 +313,7 @@ _BUILT: Final[dict[tuple[str, str], Callable[..., Any]]] = {
 
 
 def describe(path: PathLike, error: Exception) -> str:
-    """Return an error of `read` in one line that names the file.
-
-    Args:
-        path: The file.
-        error: An exception of `DAMAGE`.
-    """
+    """Put an error of `read`, one of `DAMAGE`, into one line that names the file."""
     if isinstance(error, RefusedError):
         return f"{path}: {reason_of(error)}"
     reason = reason_of(error).removeprefix(f"{path}: ")

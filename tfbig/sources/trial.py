@@ -28,12 +28,10 @@ PROGRAM: Final = Path(__file__).with_name("trial_program.py")
 def check(kind: str, path: PathLike, text: str = "") -> None:
     """Raise SourceError if a library ends its process on a file, does not return, or may harm this process.
 
-    A file is tried once, and again when it has changed.
+    `kind` is "hdf5", "keras", "openslide", "raster" or "zarr"; a zarr array is a folder. `text` is what is opened
+    in place of the file: the text of a VRT file.
 
-    Args:
-        kind: "hdf5", "keras", "openslide", "raster" or "zarr".
-        path: The file, or the folder of a zarr array.
-        text: What is opened in place of the file: the text of a VRT file, or by default its name.
+    A file is tried once, and again when it has changed.
 
     Raises:
         SourceError: The process ended, or took more than `SECONDS`; HDF5 cannot read the file; or there is none.
@@ -54,7 +52,7 @@ def _try(kind: str, name: str, text: str, size: int, time_ns: int) -> None:
 
 _check: Final = lru_cache(maxsize=2**14)(_try)
 _check_text: Final = lru_cache(maxsize=16)(_try)
-"""The same for texts, which are kept with their results and may be long."""
+"""`_try` for texts, which are kept with their results and may be long."""
 
 
 class _Process:
@@ -109,12 +107,12 @@ class _Process:
                 stdout=pipe,
                 stderr=self._errors,
                 text=True,
-                env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # each takes address space
+                env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # each thread takes address space
             )
         return self._child
 
     def _end(self, code: int) -> str:
-        """Return how the process ended."""
+        """Say how the process ended."""
         assert self._errors is not None
         self._errors.seek(0)
         last = (self._errors.read().strip().splitlines() or ["no message"])[-1]

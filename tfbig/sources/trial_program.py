@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 MOST_BYTES = 2**31
-"""Memory for a file, above what the process has."""
+"""Memory that a file may take, beyond that of the process."""
 MOST_CHUNK_BYTES = 2**29
 """Largest chunk of a dataset that is read; HDF5 decompresses it whole, and holds both forms at once."""
 NO_FILTER = ("can't open directory", "plugin", "not registered")
@@ -25,23 +25,17 @@ NO_FILTER = ("can't open directory", "plugin", "not registered")
 
 
 class Part(io.RawIOBase):
-    """Part of a file, as a file.
-
-    Args:
-        file: The file.
-        start: Its first byte.
-        size: Number of bytes.
-    """
+    """Part of a file from byte `start` on, as a file."""
 
     def __init__(self, file: BinaryIO, start: int, size: int) -> None:
         self._file, self._start, self._size, self._place = file, start, size, 0
 
     def readable(self) -> bool:
-        """Return that it can be read."""
+        """Say that it can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Return that it can be read from any place."""
+        """Say that it can be read from any place."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -60,12 +54,12 @@ class Part(io.RawIOBase):
 
 
 def open_keras(name: str) -> str:
-    """Do the same with the weights in a `.keras` file, and compare their sizes with that of the file."""
+    """Open the weights in a `.keras` file as HDF5, and compare their sizes with that of the file."""
     import h5py
 
     with zipfile.ZipFile(name) as archive, open(name, "rb") as file:
         info = archive.getinfo("model.weights.h5")
-        if info.compress_type:  # Keras does not
+        if info.compress_type:  # Keras does not compress it
             weights: Any = io.BytesIO(archive.read(info))
         else:
             file.seek(info.header_offset + 26)
@@ -96,7 +90,7 @@ def open_hdf5(name: Any) -> str:
     import h5py
 
     def is_read(item: Any) -> bool:
-        """Return whether the item is a dataset that readers accept."""
+        """Whether the item is a dataset that readers accept."""
         if not isinstance(item, h5py.Dataset) or not item.ndim or not item.shape[0]:
             return False
         numbers = max(math.prod(item.chunks or ()), math.prod(item.shape[1:]))
@@ -139,10 +133,9 @@ def open_slide(name: str) -> str:
 
 
 def open_raster(name: str) -> str:
-    """Decode three pixels of each level of an image; errors are left to the other process.
+    """Decode three pixels of each level of an image, or of the text of a VRT file.
 
-    Args:
-        name: Path of the image, or the text of a VRT file.
+    Errors are left to the other process.
     """
     import rasterio
     from rasterio.windows import Window
@@ -163,7 +156,7 @@ def open_raster(name: str) -> str:
 
 
 def open_zarr(name: str) -> str:
-    """Decode the first and the last sample of an array, and so its first and last chunk; errors are left over."""
+    """Decode the first and the last chunk of an array; errors are left to the other process."""
     import zarr
 
     with suppress(Exception):
@@ -175,7 +168,7 @@ def open_zarr(name: str) -> str:
 
 def limit_memory() -> None:
     """Limit the memory to `MOST_BYTES` above what the process holds."""
-    with suppress(ValueError, OSError):  # a lower limit, or a system without this one
+    with suppress(ValueError, OSError):  # the system has a lower limit, or none of this kind
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + MOST_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))

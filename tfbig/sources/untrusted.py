@@ -1,4 +1,4 @@
-"""What every reader of files of others obeys: one kind of error, regular files, sizes first, files beside a header."""
+"""Rules for every reader of untrusted files: one kind of error, regular files, sizes first, files beside a header."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ MOST_EXPANSION = 100
 
 @contextmanager
 def reading(path: PathLike, what: str = "cannot be read") -> Iterator[None]:
-    """Turn every exception of a library into a SourceError of one line that names the file.
+    """Turn every exception of a library in a `with` block into a SourceError of one line that names the file.
 
-    Args:
-        path: The file that is read in the `with` block.
-        what: What is wrong, before the words of the library.
+    `what` is wrong, before the words of the library.
 
     Raises:
         SourceError: The block raised any exception, apart from those of tfbig, which are left as they are.
@@ -46,10 +44,7 @@ def reading(path: PathLike, what: str = "cannot be read") -> Iterator[None]:
 
 
 def regular_file(path: PathLike) -> os.stat_result:
-    """Return the status of a file, which is no folder, pipe or device.
-
-    Args:
-        path: The file. Symbolic links are followed.
+    """Check that a file is no folder, pipe or device, and get its status; symbolic links are followed.
 
     Raises:
         SourceError: There is no such file, or it is not a regular one: reading a pipe would wait for ever.
@@ -66,11 +61,8 @@ def regular_file(path: PathLike) -> os.stat_result:
 def check_size(path: PathLike, num_bytes: int, what: str, stored: int | None = None) -> None:
     """Refuse data that takes far more bytes than are stored, before any of it is read.
 
-    Args:
-        path: The file, or a name for the error.
-        num_bytes: Bytes that the data takes once it is read, in memory or on the disk.
-        what: What takes them, such as "its weights".
-        stored: Bytes that are stored; by default the length of the file.
+    `num_bytes` are those of the data once it is read, in memory or on the disk; `what` takes them, such as "its
+    weights". `stored` is by default the length of the file.
 
     Raises:
         SourceError: More than `ALWAYS_ALLOWED`, and more than `MOST_EXPANSION` for each stored byte.
@@ -85,11 +77,7 @@ def check_size(path: PathLike, num_bytes: int, what: str, stored: int | None = N
 
 
 def beside(header: PathLike, name: str) -> Path:
-    """Return the path of a file that a header names: in the folder of the header, or in a folder inside it.
-
-    Args:
-        header: The file that names the other.
-        name: The name, relative to the folder of the header.
+    """Find a file that a header names: in the folder of the header, or in a folder inside it.
 
     Raises:
         SourceError: The name is absolute or leads elsewhere, also through a symbolic link; or it is no regular file.

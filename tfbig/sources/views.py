@@ -97,26 +97,18 @@ class RGB(Pointwise):
 
 
 def can_be_rgb(source: Readable) -> bool:
-    """Return whether an image `[H, W, C]`, or tiles `[n, H, W, C]`, are gray or RGB of 8 bits, or black and white.
-
-    Args:
-        source: The image or the tiles.
-    """
+    """Whether an image `[H, W, C]`, or tiles `[n, H, W, C]`, are gray or RGB of 8 bits, or black and white."""
     return source.dtype in (np.uint8, np.bool_) and source.shape[-1] in (1, 3)
 
 
 def as_rgb(pixels: RowArray) -> RowArray:
-    """Return pixels `[..., 1 or 3]`, uint8 or bool, as `[..., 3]`, uint8.
-
-    Args:
-        pixels: The pixels.
-    """
+    """Convert pixels `[..., 1 or 3]`, uint8 or bool, to `[..., 3]`, uint8."""
     levels = pixels * np.uint8(255) if pixels.dtype == np.bool_ else pixels
     return levels if levels.shape[-1] == 3 else np.repeat(levels, 3, axis=-1)
 
 
 def _luma(rows: RowArray) -> RowArray:
-    """Return the luma of uint8 `[r, W, 3]` as uint8 `[r, W, 1]`."""
+    """Compute the luma of uint8 `[r, W, 3]` as uint8 `[r, W, 1]`."""
     pixels = rows.reshape(-1, 3)
     gray = np.empty(len(pixels), np.uint8)
     for start in range(0, len(pixels), _LUMA_BLOCK):
@@ -250,7 +242,7 @@ class Padded(View):
         return Background(foreground, cell)
 
     def _padding(self) -> Background | None:
-        """Return the padding as background, unless it or the image is small."""
+        """The padding as background, unless it or the image is small."""
         inside, shape = self._inner.shape[:2], self.shape[:2]
         if shape == inside or math.prod(shape) < SMALLEST:
             return None
@@ -302,7 +294,7 @@ class Scaled(View):
         return out
 
     def _block_shape(self, num_columns: int) -> tuple[int, int]:
-        """Return rows and columns of the result that are computed at once, bands if these are not too low."""
+        """Choose rows and columns of the result that are computed at once, bands if these are not too low."""
         bytes_per_pixel = self.shape[2] * self._scale[0] * self._scale[1]
         rows = int(_BLOCK_BYTES / (bytes_per_pixel * num_columns))
         if rows >= _LOWEST_BAND:
@@ -329,13 +321,13 @@ class Scaled(View):
     def _source_window(
         self, rows: tuple[int, int], columns: tuple[int, int]
     ) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return the rows and columns of the image on which a rectangle of the result depends."""
+        """The rows and columns of the image on which a rectangle of the result depends."""
         down, across = self._scale
         height, width = self._inner.shape[:2]
         return _source_range(rows, height, down), _source_range(columns, width, across)
 
     def _block(self, rows: tuple[int, int], columns: tuple[int, int]) -> RowArray:
-        """Return a rectangle of the result, computed at once; one of a single colour is not computed."""
+        """Compute a rectangle of the result at once; one of a single colour is not computed."""
         (above, below), (before, after) = self._source_window(rows, columns)
         colour = self._inner.colour((above, below), (before, after))
         if colour is not None:
@@ -438,35 +430,25 @@ class Channels(Pointwise):
 
 
 def _source_range(window: tuple[int, int], extent: int, scale: float) -> tuple[int, int]:
-    """Return the pixels to read along one axis."""
+    """The pixels to read along one axis."""
     start, stop = _source_intervals(Interval(*window), extent, scale)
     return int(start), int(stop)
 
 
 def _source_intervals(windows: Interval, extent: int, scale: float) -> Interval:
-    """Return the pixels that windows need: the filter reaches one pixel of the coarser image to each side."""
+    """The pixels that windows need: the filter reaches one pixel of the coarser image to each side."""
     margin = max(scale, 1.0) + 1
     first, last = (windows.start + 0.5) * scale - margin, (windows.stop - 0.5) * scale + margin
     return Interval(np.floor(first).astype(int), np.ceil(last).astype(int)).clip(extent)
 
 
 def scaled_mpp(mpp: Mpp | None, steps: tuple[float, float]) -> Mpp | None:
-    """Return the pixel size of an image whose pixels are `steps` times as large.
-
-    Args:
-        mpp: Micrometres per pixel along rows and columns, or None.
-        steps: Factors along rows and columns.
-    """
+    """The pixel size of an image whose pixels are `steps` times as large along rows and columns."""
     return None if mpp is None else (mpp[0] * steps[0], mpp[1] * steps[1])
 
 
 def holds(dtype: np.dtype[Any], value: float) -> bool:
-    """Return whether `dtype` can hold `value`; a real dtype holds any value, rounded.
-
-    Args:
-        dtype: Dtype of a sample.
-        value: The value.
-    """
+    """Whether a dtype can hold a value; a real dtype holds any value, rounded."""
     if dtype.kind == "f":
         return True
     low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)

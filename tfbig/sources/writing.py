@@ -63,12 +63,8 @@ def _delete(part: Path) -> None:
 def resumable_folder(folder: PathLike, identity: Mapping[str, Any]) -> Path:
     """Create a folder for parts of a result, or keep that of an interrupted process if the result would be the same.
 
-    Args:
-        folder: The folder. If it was made for another identity, its files are removed.
-        identity: What the parts depend on, such as the model and the image; it is saved in `identity.json`.
-
-    Returns:
-        The folder.
+    `identity` is what the parts depend on, such as the model and the image; it is saved in `identity.json`. Files
+    of a folder that was made for another identity are removed.
 
     Raises:
         SourceError: The folder cannot be written to, or holds what this function did not put there.
@@ -219,7 +215,7 @@ def write_npy(
             raise cannot_open(target, error) from error
         with file:
             writer = NpyWriter(file, extents, np.dtype(dtype), axis)
-            writer.path = os.fspath(target)  # as errors name it
+            writer.path = os.fspath(target)  # the name in errors
             yield writer
             writer._check_complete()
 

@@ -61,7 +61,7 @@ def cox_loss(risks: Any, times: Any, events: Any, ties: str = "efron") -> tf.Ten
 
 
 def _risks(risks: Any, num_times: int | None) -> tf.Tensor:
-    """Return the risks as a float tensor `[n]`."""
+    """Convert risks to a float tensor `[n]`."""
     risks = tf.convert_to_tensor(risks)
     shape = tuple(risks.shape)
     if len(shape) not in (1, 2) or shape[1:] not in ((), (1,)):
@@ -80,7 +80,7 @@ def _risks(risks: Any, num_times: int | None) -> tf.Tensor:
 
 
 def _order(times: tf.Tensor, events: tf.Tensor) -> tf.Tensor:
-    """Return the order of members from the latest to the earliest; at one time, those censored come first."""
+    """Order members from the latest to the earliest; at one time, those censored come first."""
     by_event = tf.argsort(tf.cast(events, tf.int32), stable=True)
     by_time = tf.argsort(tf.gather(times, by_event), direction="DESCENDING", stable=True)
     return tf.gather(by_event, by_time)

@@ -79,7 +79,7 @@ class TimeBins:
         return len(self.cuts) + 1
 
     def bins_of(self, times: Any) -> np.ndarray:
-        """Return the bin of each time, int32 `[n]`, for times `[n]` of any set."""
+        """Find the bin of each time, int32 `[n]`, for times `[n]` of any set."""
         times, _ = observed("TimeBins.bins_of", times, np.zeros(np.shape(times)), need_event=False)
         return np.searchsorted(self.cuts, times, "right").astype(np.int32)
 

@@ -90,15 +90,15 @@ def risks_of(name: str, risks: Any, num_members: int) -> np.ndarray:
 
 
 def known_values(data: Any) -> np.ndarray | None:
-    """Return the values of an array, a list or an eager tensor; None for a tensor of a graph."""
+    """The values of an array, a list or an eager tensor; None for a tensor of a graph."""
     try:
         return np.asarray(data)
-    except NotImplementedError:  # which TensorFlow raises
+    except NotImplementedError:  # TensorFlow raises it
         return None
 
 
 def shape_of(data: Any) -> tuple[int | None, ...]:
-    """Return the static shape of an array, a list or a tensor."""
+    """The static shape of an array, a list or a tensor."""
     shape = data.shape if hasattr(data, "shape") else np.shape(data)
     return tuple(shape)
 

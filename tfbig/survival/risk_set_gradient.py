@@ -102,7 +102,7 @@ class Passes:
         self._risks: list[tf.Tensor] = []
 
     def risks(self) -> list[tf.Tensor]:
-        """Return the risk of each member, a scalar; nothing is kept for a backward pass."""
+        """Compute the risk of each member, a scalar; nothing is kept for a backward pass."""
         self._state.restore()
         self._risks = [_risk(self.model, member, self.training) for member in self.members]
         return self._risks
@@ -131,7 +131,7 @@ class Passes:
 def loss_and_cotangents(
     risks: Sequence[Any], times: Any, events: Any, loss: Loss = cox_loss
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the loss of all risks, and its gradient with respect to each, `[n]`.
+    """Compute the loss of all risks, and its gradient with respect to each, `[n]`.
 
     Args:
         risks: Risks `[n]` of all members.
@@ -181,7 +181,7 @@ class _State:
 
 
 def _risk(model: keras.Model, member: Any, training: bool) -> tf.Tensor:
-    """Return the risk of one member, a scalar of at least 32 bits."""
+    """Compute the risk of one member, a scalar of at least 32 bits."""
     output = model(member, training=training)
     if not tf.is_tensor(output) or output.shape.num_elements() != 1:
         found = f"shape {tuple(output.shape)}" if tf.is_tensor(output) else type(output).__name__
@@ -201,7 +201,7 @@ def _check_number(members: int, times: int | None) -> None:
 
 
 def _finite(risks: Sequence[Any]) -> tf.Tensor:
-    """Return the risks of all members, `[n]`."""
+    """Stack the risks of all members, `[n]`, if they are finite."""
     wrong = np.flatnonzero(~np.isfinite(risks))
     if wrong.size:
         raise NonFiniteError(

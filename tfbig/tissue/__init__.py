@@ -1,4 +1,4 @@
-"""Tissue masks of slides, slides without what is no tissue, tiles that contain tissue, and colours of stains."""
+"""Tissue masks of slides, slides whose background is left out, tiles that contain tissue, and colours of stains."""
 
 from tfbig.tissue.drawn import read_tissue
 from tfbig.tissue.masking import masked

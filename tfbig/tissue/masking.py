@@ -133,7 +133,7 @@ def _check_arguments(mask: Any, colour: Any, leave_out: Any, dilation: float) ->
 
 
 def _image_of(mask: Mask | None, slide: Slide, rule: OutlineRule | None) -> Source:
-    """Return a mask as an image that is not 0 where foreground is."""
+    """Turn a mask into an image that is not 0 where foreground is."""
     if isinstance(mask, str | os.PathLike):
         mask = read_tissue(mask, slide, rule) if is_outline_file(mask) else open_labels(mask)
     if mask is None:
@@ -150,7 +150,7 @@ def _image_of(mask: Mask | None, slide: Slide, rule: OutlineRule | None) -> Sour
 
 
 def _radius(source: Source, dilation: float, cell: int) -> tuple[float, float]:
-    """Return a distance in sides of a cell, along rows and columns."""
+    """Convert a distance to sides of a cell, along rows and columns."""
     if not dilation:
         return 0.0, 0.0
     if source.mpp is None:
@@ -163,7 +163,7 @@ def _radius(source: Source, dilation: float, cell: int) -> tuple[float, float]:
 
 
 def _dilated(foreground: BoolArray, radius: tuple[float, float]) -> BoolArray:
-    """Return the cells that hold a pixel within a distance of a pixel of the foreground, in sides of a cell."""
+    """The cells that hold a pixel within a distance of a pixel of the foreground, in sides of a cell."""
     if not max(radius) or not foreground.any():
         return foreground
     touching = ndimage.binary_dilation(foreground, np.ones((3, 3), bool))

@@ -31,9 +31,9 @@ __all__ = ["BlockMeans", "Tissue", "find_tissue", "tissue_mask"]
 COLOUR: Final = 5.0
 """Distance in a and b of CIELAB from the colour of glass from which on a pixel is tissue: JPEG tiles differ by 4."""
 NOISE: Final = 4.0
-"""The same distance as a multiple of the median distance of glass, on slides with more noise."""
+"""Distance from which on a pixel is tissue on noisy slides, as a multiple of the median distance of glass."""
 SEED: Final = 1.6
-"""Distance that at least one pixel of a region has, as a multiple of the other."""
+"""Distance that at least one pixel of a region must have, as a multiple of that from which on a pixel is tissue."""
 GLASS: Final = 0.8
 """Smallest grey value of glass, as a share of the brightest pixels (their 99th percentile)."""
 NEUTRAL: Final = 10.0
@@ -42,8 +42,8 @@ GREY: Final = (3, 230)
 """Range of the grey values of tissue, both ends excluded, from the Big-Layers papers (section 4)."""
 MPP: Final = 8.0
 """Micrometres per pixel of the image that a mask is computed from, if the pixel size of the slide is known."""
-SIDE: Final = 2048
-"""Pixels of the longer side of that image if the pixel size is unknown."""
+MASK_SIDE: Final = 2048
+"""Longer side of the image that a mask is computed from, in pixels, if the pixel size of the slide is unknown."""
 DARK: Final = 64
 """Median grey value below which the background of a slide is not glass."""
 _STRIP_ROWS: Final = 512
@@ -128,26 +128,14 @@ class BlockMeans:
 
     @classmethod
     def of(cls, source: Source, factor: int = 8) -> BlockMeans:
-        """Read a slide once, in strips.
-
-        Args:
-            source: See `tissue_mask`.
-            factor: See `tissue_mask`.
-        """
+        """Read a slide once, in strips."""
         rows, columns = source.shape[:2]
         return cls(source.name, (rows, columns), factor, _block_means(source, factor))
 
     def labels(
         self, white: int = 230, median: int = 3, erosion: int = 2, dilation: int = 4
     ) -> Source:
-        """Return the labels of the slide.
-
-        Args:
-            white: See `tissue_mask`.
-            median: See `tissue_mask`.
-            erosion: See `tissue_mask`.
-            dilation: See `tissue_mask`.
-        """
+        """Label the slide, with arguments as of `tissue_mask`."""
         dark = (self.means > 0) & (self.means <= white)
         small = _cleaned(dark, median, erosion, dilation)
         return Upsampled(PackedMask(small, f"tissue of {self.name}"), self.factor, self.shape)
@@ -176,7 +164,7 @@ class Tissue:
         return float(self.mask.mean())
 
     def shares(self, coords: npt.ArrayLike, size: float) -> npt.NDArray[np.float64]:
-        """Return the fraction of tissue in squares of the slide.
+        """The fraction of tissue in squares of the slide.
 
         Args:
             coords: x and y of the upper left corner of each square in pixels of level 0, `[n, 2]`.
@@ -266,7 +254,7 @@ def _without_small(mask: Mask, smallest: float, holes: float) -> Mask:
 
 
 def _dice(first: Mask, second: Mask) -> float:
-    """Return how far two masks agree, 1 if both are empty."""
+    """Dice of two masks, 1 if both are empty."""
     seen = Confusion.empty(2)
     seen.add(first, second)
     dice = seen.dice()[1]
@@ -313,7 +301,7 @@ def _block_sums(rows: npt.NDArray[Any], factor: int) -> tuple[npt.NDArray[Any], 
 
 
 def _block_sizes(extent: int, factor: int) -> npt.NDArray[np.int64]:
-    """Return `[factor, factor, ..., remainder]`, which adds up to `extent`."""
+    """The sizes of blocks along an axis, `[factor, factor, ..., remainder]`, which add up to `extent`."""
     starts = np.arange(0, extent, factor)
     return np.minimum(starts + factor, extent) - starts
 
@@ -345,18 +333,14 @@ def _disk(radius: int) -> Mask:
 
 
 def small_step(slide: Slide) -> float:
-    """Return the width of a pixel of the image that a mask is computed from, in pixels of level 0.
-
-    Args:
-        slide: The slide.
-    """
+    """The width of a pixel of the image that a mask is computed from, in pixels of level 0."""
     if slide.mpp is not None and is_plausible(slide.mpp):
         return max(2 * MPP / sum(slide.mpp), 1.0)
-    return max(max(slide.shape[:2]) / SIDE, 1.0)
+    return max(max(slide.shape[:2]) / MASK_SIDE, 1.0)
 
 
 def _otsu_mask(image: npt.NDArray[Any], dark: bool, name: str) -> Mask:
-    """Return the tissue of an image `[H, W, C]` by Otsu's threshold."""
+    """Find the tissue of an image `[H, W, C]` by Otsu's threshold."""
     if not dark and np.median(gray(image)) < DARK:
         raise SourceError(
             f"{name}: its background is dark, with a median grey value of {np.median(gray(image)):.0f}; expected a "
@@ -371,7 +355,7 @@ def _otsu_mask(image: npt.NDArray[Any], dark: bool, name: str) -> Mask:
 
 
 def _colour_mask(image: npt.NDArray[Any]) -> Mask:
-    """Return the pixels of an RGB image `[H, W, 3]` that differ in colour from glass, `[H, W]`.
+    """Find the pixels of an RGB image `[H, W, 3]` that differ in colour from glass, `[H, W]`.
 
     Regions in which no pixel differs clearly are left out.
     """
@@ -415,40 +399,32 @@ def _by_strips(
 
 
 def _saturation(image: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the saturation of an RGB image, 0 to 255."""
+    """The saturation of an RGB image, 0 to 255."""
     saturation: npt.NDArray[Any] = np.rint(color.rgb2hsv(image)[..., 1] * 255)
     return saturation
 
 
 def _ab(image: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a and b of an RGB image in CIELAB, `[H, W, 2]`."""
+    """The channels a and b of an RGB image in CIELAB, `[H, W, 2]`."""
     colours: npt.NDArray[Any] = color.rgb2lab(image)[..., 1:]
     return colours
 
 
 def _otsu(values: npt.NDArray[Any]) -> float:
-    """Return Otsu's threshold; for constant values the value itself, so that nothing is above it."""
+    """Otsu's threshold; for constant values the value itself, so that nothing is above it."""
     if not values.size:
         return 0.0
     return float(filters.threshold_otsu(values))  # type: ignore[no-untyped-call]
 
 
 def in_grey_range(image: npt.NDArray[Any]) -> Mask:
-    """Return a mask `[H, W]` of the pixels with a grey value above 3 and below 230.
-
-    Args:
-        image: `[H, W, C]`, uint8.
-    """
+    """Mask the pixels `[H, W]` of an image `[H, W, C]`, uint8, with a grey value above 3 and below 230."""
     values = gray(image)
     return (values > GREY[0]) & (values < GREY[1])
 
 
 def gray(image: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Return the luma (ITU-R BT.601) of an RGB image, or the channel of a gray one, `[H, W]`.
-
-    Args:
-        image: `[H, W, 1]` or `[H, W, 3]`.
-    """
+    """The luma (ITU-R BT.601) of an RGB image, or the channel of a gray one, `[H, W, 3 or 1]`, as `[H, W]`."""
     weights = (0.299, 0.587, 0.114) if image.shape[-1] == 3 else (1.0,)
     luma: npt.NDArray[np.float32] = image.astype(np.float32) @ np.array(weights, np.float32)
     return luma

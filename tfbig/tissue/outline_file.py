@@ -81,11 +81,7 @@ class _Outline(NamedTuple):
 
 
 def is_outline_file(path: PathLike) -> bool:
-    """Return whether a file is one of outlines, by its name.
-
-    Args:
-        path: The file.
-    """
+    """Whether a file is one of outlines, by its name."""
     return Path(path).name.lower().endswith(SUFFIXES)
 
 
@@ -98,16 +94,9 @@ def read_outlines(
 ) -> Outlines:
     """Read the outlines of a slide that count as the object.
 
-    Args:
-        path: GeoJSON file, possibly compressed by gzip: a FeatureCollection, a list of features, a feature or a
-            geometry. Polygons and multipolygons count, also those in a GeometryCollection.
-        shape: Rows and columns of the slide at level 0.
-        origin: `Slide.origin`.
-        rule: Which outlines count; by default `OutlineRule()`.
-        name: Name of the slide, for errors.
-
-    Returns:
-        The outlines.
+    The GeoJSON may be compressed by gzip: a FeatureCollection, a list of features, a feature or a geometry.
+    Polygons and multipolygons count, also those in a GeometryCollection. `shape` is rows and columns of the slide
+    at level 0, `origin` is `Slide.origin`, `name` is for errors.
 
     Raises:
         SourceError: The file is not GeoJSON, no outline counts, several classes could count, or none is on the slide.
@@ -138,7 +127,7 @@ def _from(row: int, column: int) -> str:
 def _note(
     path: PathLike, chosen: list[_Outline], others: Mapping[str, int], origin: tuple[int, int]
 ) -> str:
-    """Return one line about outlines that do not count, have no class, or were shifted; else an empty text."""
+    """Say in one line which outlines do not count, have no class, or were shifted; empty if there are none."""
     names = Counter(each.name for each in chosen)
     row, column = origin
     if not others and "" not in names and not (row or column):
@@ -191,7 +180,7 @@ def _counts(name: str, wanted: set[str]) -> bool:
 
 
 def _base(name: str) -> str:
-    """Return the class from which a class is derived, `tumor` of `Tumor: Positive`, in lower case."""
+    """The class from which a class is derived, `tumor` of `Tumor: Positive`, in lower case."""
     return name.partition(":")[0].strip().casefold()
 
 
@@ -209,7 +198,7 @@ def _read(path: Path) -> tuple[list[_Outline], Counter[str], str | None]:
     found: list[_Outline] = []
     passed: Counter[str] = Counter()
     try:
-        content = json.loads(_decompressed(path, path.read_bytes()))  # of any Unicode, with a mark
+        content = json.loads(_decompressed(path, path.read_bytes()))  # in any encoding of Unicode
         for feature in _features(content):
             shape = _shape(feature)
             polygons = [] if shape is None else list(_polygons(shape))
@@ -255,7 +244,7 @@ def _features(content: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _shape(feature: Mapping[str, Any]) -> shapely.Geometry | None:
-    """Return the geometry of a feature, or None if it has none."""
+    """The geometry of a feature, or None if it has none."""
     geometry = feature.get("geometry", None if feature.get("type") == "Feature" else feature)
     if geometry is None:
         return None
@@ -273,7 +262,7 @@ def _polygons(shape: shapely.Geometry) -> Iterator[shapely.Geometry]:
 
 
 def _class_of(feature: Mapping[str, Any]) -> str:
-    """Return the class that QuPath gave a feature, of its name or names; empty without one."""
+    """The class that QuPath gave a feature, of its name or names; empty without one."""
     properties = feature.get("properties")
     found = properties.get("classification") if isinstance(properties, dict) else None
     if isinstance(found, dict):

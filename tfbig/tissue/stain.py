@@ -16,8 +16,8 @@ from tfbig.units import counted
 
 MPP: Final = 2.0
 """Micrometres per pixel of the image whose colours are used, if the pixel size of the slide is known."""
-SIDE: Final = 4096
-"""Largest number of rows and columns of that image."""
+LARGEST_SIDE: Final = 4096
+"""Largest number of rows and columns of the image whose colours are used."""
 MOST: Final = 2**20
 """Largest number of pixels that are used, evenly spaced in the order of rows."""
 
@@ -67,7 +67,7 @@ def _tissue_pixels(slide: Slide) -> npt.NDArray[Any]:
     known = slide.mpp is not None and is_plausible(slide.mpp)
     finest = max(2 * MPP / sum(slide.mpp), 1.0) if slide.mpp and known else 1.0
     longer = max(slide.shape[:2])
-    image = slide.thumbnail(min(round(longer / finest), SIDE))
+    image = slide.thumbnail(min(round(longer / finest), LARGEST_SIDE))
     rows, columns = (
         np.minimum(((np.arange(n) + 0.5) * m / n).astype(int), m - 1)
         for n, m in zip(image.shape[:2], mask.shape, strict=True)

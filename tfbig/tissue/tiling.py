@@ -88,46 +88,31 @@ def tile(
 
 
 def _covered(extent: int, size: int, stride: int, edge: int) -> int:
-    """Return the pixels of an axis that tiles cover; what is left is at most `edge`."""
+    """Count the pixels of an axis that tiles cover; at most `edge` are left."""
     left = (extent - size) % stride
     return extent - left if extent > size and left <= edge else extent
 
 
 def grey_share(tiles: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Return the fraction of pixels with a grey value above 3 and below 230.
-
-    Args:
-        tiles: `[k, H, W, C]`, uint8.
-
-    Returns:
-        `[k]`, from 0 to 1.
-    """
+    """The fraction of pixels with a grey value above 3 and below 230, `[k]`, of tiles `[k, H, W, C]`, uint8."""
     return np.array([in_grey_range(each).mean() for each in tiles])
 
 
 def sharpness(tiles: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Return the variance of the Laplacian of the grey values, which is low out of focus.
+    """The variance of the Laplacian of the grey values, which is low out of focus.
 
-    Args:
-        tiles: `[k, H, W, C]`, uint8.
-
-    Returns:
-        `[k]`, squared grey levels.
+    Tiles are `[k, H, W, C]`, uint8; the variances are `[k]`, in squared grey levels.
     """
     return np.array([ndimage.laplace(gray(each)).var() for each in tiles])
 
 
 def pen_share(tiles: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Return the fraction of pixels with the colour of a pen: green, blue or black, unlike haematoxylin and eosin.
+    """The fraction of pixels with the colour of a pen: green, blue or black, unlike haematoxylin and eosin.
+
+    Tiles are RGB `[k, H, W, 3]`, uint8; the fractions are `[k]`.
 
     A pixel counts if its green is more than 15 above its red (green and blue ink), or if all channels are below 60
     and differ by less than 15 (black ink).
-
-    Args:
-        tiles: RGB `[k, H, W, 3]`, uint8.
-
-    Returns:
-        `[k]`, from 0 to 1.
     """
     red, green, blue = (tiles[..., c].astype(np.int16) for c in range(3))
     coloured = green - red > 15

@@ -80,7 +80,7 @@ def test_places_of_patches_in_a_scaled_image(crop):
     source = sources.open(array)
     view = sources.CenterCropped(source, 100) if crop else sources.Scaled(source, (100, 100))
     slide = SimpleNamespace(shape=array.shape)
-    steps, corner = images._placed(slide, view)
+    steps, corner = images._place_of_pixels(slide, view)
     if crop:
         assert steps == pytest.approx((9.5, 9.5), rel=0.01)
         assert corner == pytest.approx((25, 525), abs=10)

@@ -8,7 +8,7 @@ import pytest
 
 from tfbig.cli.settings import flag as flags
 from tfbig.cli.settings.feature_settings import FeaturesSettings
-from tfbig.cli.settings.flag import PLACE, RESULT, SESSION, TUNABLE, flag
+from tfbig.cli.settings.flag import DECIDES_RESULT, ENVIRONMENT, THIS_START, TUNABLE, flag
 from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings
 from tfbig.cli.settings.tasks import ImageSettings, MILSettings, SegmentationSettings
 from tfbig.tasks import TASKS
@@ -18,14 +18,14 @@ from tfbig.tasks import TASKS
 class First:
     SECTION = "data"
 
-    table: str = flag("a.csv", help="table", kind=PLACE, path=True)
+    table: str = flag("a.csv", help="table", kind=ENVIRONMENT, path=True)
     rate: float = flag(0.1, help="rate", kind=TUNABLE, type=float)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Second:
     names: tuple[str, ...] = flag((), help="names", nargs="+")
-    quiet: bool = flag(False, help="quiet", kind=SESSION)
+    quiet: bool = flag(False, help="quiet", kind=THIS_START)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,13 +93,13 @@ SESSIONS = {"config", "resume", "dry_run", "quiet", "beside"}
 @pytest.mark.parametrize("settings", [each.settings_class() for each in TASKS.values()])
 def test_kinds_of_a_training_run(settings: type) -> None:
     declared = flags.flags_of(settings)
-    kinds = {PLACE: PLACES, TUNABLE: TUNABLES, SESSION: SESSIONS}
+    kinds = {ENVIRONMENT: PLACES, TUNABLE: TUNABLES, THIS_START: SESSIONS}
     for name, each in declared.items():
-        expected = next((kind for kind, names in kinds.items() if name in names), RESULT)
+        expected = next((kind for kind, names in kinds.items() if name in names), DECIDES_RESULT)
         assert each.kind == expected, name
         is_place = name == "tissue" and "background" in declared  # else a method only
         assert each.path == (name in PATHS or is_place), name
-    assert declared["mode"].interchangeable == ("device", "unified", "offload")
+    assert declared["mode"].same_results == ("device", "unified", "offload")
 
 
 @pytest.mark.parametrize("settings", [TileSettings, PredictSettings, FeaturesSettings])

@@ -21,7 +21,7 @@ from tfbig.cli.settings.commands import COMMANDS
 from tfbig.cli.settings.flag import (
     GIVEN,
     REQUIRED,
-    SESSION,
+    THIS_START,
     Flag,
     Unless,
     flag,
@@ -48,7 +48,7 @@ class Settings:
     names: tuple[str, ...] | None = flag(nargs="+", help="names", was=("labels",))
     size: tuple[int, int] = flag((1, 2), nargs=2, type=int, metavar="N", help="size")
     rate: float = flag(0.5, type=float, help="rate", only_if={"names": GIVEN})
-    quiet: bool = flag(False, kind=SESSION, help="quiet")
+    quiet: bool = flag(False, kind=THIS_START, help="quiet")
 
 
 @dataclass(frozen=True, kw_only=True)

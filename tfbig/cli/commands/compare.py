@@ -11,7 +11,7 @@ from tfbig.cli.settings.commands import CompareSettings
 from tfbig.cli.settings.series import members
 from tfbig.errors import SourceError
 from tfbig.results import figures, judgement, report, run_folder
-from tfbig.results.judgement import Judged
+from tfbig.results.judgement import ScoredPredictions
 
 SETTINGS = "compare.yaml"
 NAMES = {
@@ -48,11 +48,8 @@ def run(settings: CompareSettings) -> int:
     return 0
 
 
-def judged_runs(folder: Path) -> list[Judged]:
-    """Return the predictions of a run, or of each run of a series that has finished.
-
-    Args:
-        folder: Run folder, or folder of a series.
+def judged_runs(folder: Path) -> list[ScoredPredictions]:
+    """Read the predictions of a run, or of each run of a series that has finished.
 
     Raises:
         SourceError: None has finished, or it made no predictions with labels.
@@ -77,7 +74,7 @@ def judged_runs(folder: Path) -> list[Judged]:
     return judged
 
 
-def _say_other_cases(runs: dict[str, list[Judged]]) -> None:
+def _say_other_cases(runs: dict[str, list[ScoredPredictions]]) -> None:
     """Say which cases of a run or series the first one did not test: these are not compared in pairs."""
     cases = {
         name: dict.fromkeys(case for run in each for case in run.cases)
@@ -90,11 +87,8 @@ def _say_other_cases(runs: dict[str, list[Judged]]) -> None:
         side_tables.say_unmatched(name, missing, len(own), free, f"no case that {first} tested")
 
 
-def table(runs: dict[str, list[Judged]]) -> list[dict[str, Any]]:
-    """Return a row for each metric and run: its mean, its interval, and its difference from the first run.
-
-    Args:
-        runs: Predictions of each run or series, by its name.
+def table(runs: dict[str, list[ScoredPredictions]]) -> list[dict[str, Any]]:
+    """A row for each metric and run: its mean, its interval, and its difference from the first run.
 
     Raises:
         SourceError: The runs share no metric.
@@ -129,11 +123,7 @@ def _difference(values: tuple[float, float, float] | None) -> dict[str, Any]:
 
 
 def text(rows: list[dict[str, Any]]) -> str:
-    """Return a line for each row of the table.
-
-    Args:
-        rows: Rows of `table`.
-    """
+    """Write a line for each row of the table."""
     lines = []
     for row in rows:
         line = f"{row['metric']:26} {row['run']}: {row['mean']:.4f} ({row['95 % from']:.4f} to {row['to']:.4f})"

@@ -130,19 +130,14 @@ def _is_usable(recipe: Recipe, tables: Mapping[str, Table], found: Found) -> boo
 
 
 def _data(recipe: Recipe, found: Found, out: Path | None) -> Path:
-    """Return what a recipe reads: the folder, the folder of `images.csv` or `bags.csv`, or a table of slides."""
+    """Find what a recipe reads: the folder, the folder of `images.csv` or `bags.csv`, or a table of slides."""
     if not recipe.table or out is None:
         return found.folder or Path()
     return out if recipe.table in COLUMNS else out / f"{recipe.table}.csv"
 
 
 def command(recipe: Recipe, data: Path) -> str:
-    """Return the command that trains or evaluates with a recipe.
-
-    Args:
-        recipe: The recipe.
-        data: What it reads.
-    """
+    """Write the command that trains or evaluates with a recipe on some data."""
     what = f"--config recipes/{recipe.name}.yaml --data {shlex.quote(str(data))}"
     if recipe.of_run:
         return f"tfbig evaluate runs/{recipe.of_run} {what}"

@@ -68,7 +68,7 @@ def _check_data(data: Path, as_json: bool) -> int:
 
 
 def inspect_system() -> dict[str, Any]:
-    """Return the report as `--json` prints it."""
+    """Inspect versions, devices, memory and readers, as `--json` prints them."""
     versions = {name: _version(name) for name in (*NEEDED, *OPTIONAL)}
     codecs = versions["tifffile"] and versions["imagecodecs"]
     readers = {name: versions.get(name) is not None for name in FORMATS} | {
@@ -121,5 +121,5 @@ def _lines(system: dict[str, Any]) -> Iterator[str]:
 
 
 def _how_to_read(name: str) -> str:
-    """Return the answer for a reader that is missing."""
+    """The answer for a reader that is missing."""
     return f"no; {OPTIONAL[name]}" if name in OPTIONAL else "no"

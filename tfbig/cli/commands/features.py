@@ -55,10 +55,7 @@ def _check_given(settings: FeaturesSettings) -> None:
 
 
 def work(settings: FeaturesSettings) -> slide_batch.Work[FeaturesSettings]:
-    """Return the work on slides.
-
-    Args:
-        settings: Settings of the command.
+    """Set up the work on slides.
 
     Raises:
         SourceError: Flags contradict each other, or the weights are not those of `--weights-sha256`.
@@ -77,11 +74,8 @@ def work(settings: FeaturesSettings) -> slide_batch.Work[FeaturesSettings]:
 class Encoding:
     """The work on slides.
 
-    Args:
-        settings: Settings of the command.
-
     Attributes:
-        settings: Settings of the command, without gaps.
+        settings: The settings with every default filled in.
         table: The table of features.
         asked: Resolution that the flags ask for, such as `{"mpp": 0.5}`, or an empty dict.
         pixels: Micrometres along rows and columns of a pixel of the tiles, by slide.
@@ -139,7 +133,7 @@ class Encoding:
             writer.note(self._attributes(tiles) | {"seconds": time.monotonic() - start})
 
     def _attributes(self, tiles: Bag) -> dict[str, Any]:
-        """Return what the file says about its features besides the attributes of TRIDENT."""
+        """Say of the features of a file what the attributes of TRIDENT do not."""
         settings, mpp = self.settings, getattr(tiles, "mpp", None)
         entry = PATHOLOGY_ENCODERS.get(settings.encoder)
         return {
@@ -156,7 +150,7 @@ class Encoding:
         }
 
     def _coords(self, path: Path, slide: Slide) -> Coords:
-        """Return the tiles of a file in `--coords`, or those that hold tissue."""
+        """Read the tiles of a file in `--coords`, or find those that hold tissue."""
         if self.selection is None:
             file = tile_coords.file_of(self.settings.coords or "", path)
             return tile_coords.of_slide(file, slide, self.asked, self._asked_size)
@@ -166,7 +160,7 @@ class Encoding:
 
 
 def _with_tiles(settings: FeaturesSettings) -> FeaturesSettings:
-    """Return the settings with the tiles of the encoder where no flag and no file of `--coords` says others."""
+    """Fill in the tiles of the encoder where no flag and no file of `--coords` says others."""
     if settings.coords is not None:
         return settings
     entry = PATHOLOGY_ENCODERS.get(settings.encoder)
@@ -177,7 +171,7 @@ def _with_tiles(settings: FeaturesSettings) -> FeaturesSettings:
 
 
 def _selection(settings: FeaturesSettings) -> Selection:
-    """Return the rule for tiles, from settings without gaps."""
+    """The rule for tiles, from settings without gaps."""
     assert settings.tile is not None
     assert settings.min_tissue is not None
     return Selection(

@@ -43,11 +43,7 @@ def run(settings: PlanSettings) -> int:
 
 
 def model_of(name: str, custom: Sequence[str] = ()) -> tuple[Any, Config]:
-    """Return a Keras model of a run, of a file, or of keras.applications with pooling and a classifier, and its run.
-
-    Args:
-        name: Path of a run folder or `.keras` file, or name of a network.
-        custom: See `load_model.load`.
+    """Load a Keras model of a run or a file, with its run, or build one of keras.applications with a classifier.
 
     Raises:
         SourceError: There is no such model, or it cannot be streamed.
@@ -71,14 +67,14 @@ def model_of(name: str, custom: Sequence[str] = ()) -> tuple[Any, Config]:
 
 def _meant(name: str) -> str:
     """Return the networks whose names are most like a wrong one, or some networks."""
-    meant = flag_errors.alike(name, [n for n in dir(keras.applications) if n[0].isupper()], 2)
+    meant = flag_errors.closest(name, [n for n in dir(keras.applications) if n[0].isupper()], 2)
     if meant:
         return f"Did you mean {' or '.join(meant)}?"
     return "Such networks are ResNet50 and MobileNetV3Large; see https://keras.io/api/applications for all."
 
 
 def streamed(plain: Any, budget: tfbig.Budget, store: str | None) -> Any:
-    """Return the model streamed by strips, or by slices of bags."""
+    """Stream the model by strips, or by slices of bags."""
     if _takes_bags(plain):
         encoder, aggregator = plain.get_layer("instances").model, plain.layers[-1]
         return mil.MIL(encoder, aggregator, budget=budget, store=store)
@@ -86,11 +82,7 @@ def streamed(plain: Any, budget: tfbig.Budget, store: str | None) -> Any:
 
 
 def image_of(settings: PlanSettings, plain: Any) -> tuple[int, ...] | sources.Source:
-    """Return the shape of a batch, or a slide whose background is skipped.
-
-    Args:
-        settings: Settings of the command.
-        plain: The Keras model.
+    """The shape of a batch, or a slide whose background is skipped.
 
     Raises:
         FlagError: Background is to be skipped, and there is no slide, or a batch of several.
@@ -114,12 +106,10 @@ def image_of(settings: PlanSettings, plain: Any) -> tuple[int, ...] | sources.So
 
 
 def extents(size: str, plain: Any) -> tuple[int, ...]:
-    """Return the axes of one input after the first, such as `(rows, columns, C)`, or `(n, H, W, C)` of a bag.
+    """The axes of one input after the first, such as `(rows, columns, C)`, or `(n, H, W, C)` of a bag.
 
-    Args:
-        size: Rows x columns; planes x rows x columns of a volume; one number if all are equal; path of a slide or of a
-            volume; or tiles of a bag.
-        plain: The Keras model.
+    `size` is rows x columns; planes x rows x columns of a volume; one number if all are equal; the path of a slide
+    or of a volume; or the number of tiles of a bag.
 
     Raises:
         SourceError: `size` is none of these.
@@ -146,13 +136,13 @@ _SIZES = {
 
 
 def _takes_bags(plain: Any) -> bool:
-    """Return whether a model is one of multiple instance learning, whose first layer encodes all tiles of a bag."""
+    """Whether a model is one of multiple instance learning, whose first layer encodes all tiles of a bag."""
     is_instances = any(layer.name == "instances" for layer in plain.layers)
     return is_instances and len(plain.inputs[0].shape) == 5
 
 
 def _sides_of_file(path: str, axes: int) -> list[int]:
-    """Return rows and columns of a slide, or planes, rows and columns of a volume; nothing if no file is meant."""
+    """Read rows and columns of a slide, or planes, rows and columns of a volume; empty if no file is meant."""
     name = path.lower()
     if name.endswith((*sources.SLIDE_SUFFIXES, *sources.VOLUME_SUFFIXES)):
         paths.check_path(path, path, "file or folder")
@@ -165,5 +155,5 @@ def _sides_of_file(path: str, axes: int) -> list[int]:
 
 
 def _loss(plain: Any) -> str | dict[str, str]:
-    """Return any loss that fits the outputs; its cost is the same for all."""
+    """Any loss that fits the outputs; its cost is the same for all."""
     return dict.fromkeys(plain.output_names, "mse") if len(plain.outputs) > 1 else "mse"

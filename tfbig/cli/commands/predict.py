@@ -15,10 +15,7 @@ def run(settings: PredictSettings) -> int:
 
 
 def work(settings: PredictSettings) -> slide_batch.Work[PredictSettings]:
-    """Return the work on slides.
-
-    Args:
-        settings: Settings of the command.
+    """Set up the work on slides.
 
     Raises:
         FlagError: A flag is for what the run does not predict.

@@ -84,7 +84,7 @@ def _tile(path: Path, slide: Slide, settings: TileSettings, selection: Selection
 
 
 def _drawn_tissue(path: Path, slide: Slide, settings: TileSettings) -> Tissue:
-    """Return the tissue in the outlines that `--tissue` names."""
+    """Read the tissue in the outlines that `--tissue` names."""
     file = Path(settings.tissue)
     if file.is_dir():
         name = title_of(path)
@@ -107,7 +107,7 @@ def _warning(tissue: Tissue) -> str:
 
 
 def _made_with(settings: TileSettings) -> dict[str, float]:
-    """Return what the file of coordinates says about how it was made."""
+    """What the file of coordinates says about how it was made."""
     asked = slide_batch.resolution(settings) | {"min_tissue": settings.min_tissue}
     return {key: value for key, value in asked.items() if value is not None}
 

@@ -36,10 +36,7 @@ def run(settings: TrainSettings) -> int:
 
 
 def prepare(settings: T) -> T:
-    """Check and set what must be known before a device is used; return the settings with the budget of this machine.
-
-    Args:
-        settings: Settings of the run.
+    """Check and set what must be known before a device is used, and fill in the budget of this machine.
 
     Raises:
         SourceError: The run of `--beside` or `--test-only` has not ended, the run of `--resume` has lost its

@@ -41,11 +41,9 @@ _LOOK = "look at its outlines with tfbig tile, and pass them with --tissue if th
 
 
 def resolved(settings: B, run: Mapping[str, Any] | None = None) -> B:
-    """Return the settings with those of a run where no flag is given; background is skipped if a flag says where it is.
+    """Fill in the settings of a run where no flag is given; background is skipped if a flag says where it is.
 
-    Args:
-        settings: Settings of the command.
-        run: Settings of the run whose model is used.
+    `run` are the settings of the run whose model is used.
 
     Raises:
         FlagError: `--tissue` and `--leave-out` are given.
@@ -58,7 +56,7 @@ def resolved(settings: B, run: Mapping[str, Any] | None = None) -> B:
     asks = "skip" if any(value is not None for value in given.values()) else None
     if run and run.get("background") == "skip":
         saved = {name: run.get(name) for name in FLAGS}
-        if settings.tissue or settings.leave_out:  # the place, but not its dilation
+        if settings.tissue or settings.leave_out:  # flags replace the place, but not its dilation
             saved |= {"tissue": None, "leave_out": None}
         given = {name: saved[name] if value is None else value for name, value in given.items()}
         asks = "skip"
@@ -72,21 +70,12 @@ def resolved(settings: B, run: Mapping[str, Any] | None = None) -> B:
 
 
 def outline_rule(settings: BackgroundSettings | TileSettings) -> OutlineRule:
-    """Return which outlines count and where they are counted from, as the flags say.
-
-    Args:
-        settings: Settings of the command.
-    """
+    """Which outlines count and where they are counted from, as the flags say."""
     return OutlineRule(settings.outline_classes or (), settings.outline_origin or SCANNED)
 
 
 def read_drawn(path: Path, slide: Slide, rule: OutlineRule) -> Tissue:
     """Read the tissue of a slide from outlines, and print which of them do not count, or were shifted.
-
-    Args:
-        path: Path of the file.
-        slide: The slide.
-        rule: Which outlines count.
 
     Raises:
         SourceError: None counts, or the file cannot be read.
@@ -98,11 +87,9 @@ def read_drawn(path: Path, slide: Slide, rule: OutlineRule) -> Tissue:
 
 
 def refuse(settings: BackgroundSettings, reason: str) -> None:
-    """Check that no background is to be skipped.
+    """Check that no background is to be skipped; `reason` says why none can be, and what to do.
 
-    Args:
-        settings: Settings of the command, `resolved`.
-        reason: Why none can be skipped, and what to do.
+    The settings are `resolved`.
 
     Raises:
         FlagError: It is to be skipped.
@@ -131,11 +118,7 @@ class Masking:
 
     @classmethod
     def of(cls, settings: BackgroundSettings) -> Masking | None:
-        """Return what `resolved` settings ask for; None to use slides as they are.
-
-        Args:
-            settings: Settings of the command.
-        """
+        """What `resolved` settings ask for; None to use slides as they are."""
         if settings.background != "skip":
             return None
         tissue = settings.tissue or TISSUE_METHODS[0]
@@ -143,11 +126,7 @@ class Masking:
         return cls(tissue, settings.leave_out, settings.dilation or 0.0, rule)
 
     def apply(self, slide: Slide, source: sources.Source) -> sources.Source:
-        """Return an image of a slide whose background has one colour, under the name of that image.
-
-        Args:
-            slide: The slide.
-            source: An image of the whole slide.
+        """Give the background of an image of the whole slide one colour, and keep the name of the image.
 
         Raises:
             SourceError: There is no tissue, no mask of this slide, or no such colour.
@@ -178,7 +157,7 @@ class Masking:
         source.mpp = slide.mpp[0] * rows, slide.mpp[1] * columns
 
     def _mask(self, slide: Slide) -> Tissue | Path:
-        """Return the tissue of a slide, or the path of its mask, and print a warning if the tissue is uncertain."""
+        """Find the tissue of a slide, or the path of its mask, and print a warning if the tissue is uncertain."""
         if self.tissue not in TISSUE_METHODS:
             path = self._path(slide)
             return read_drawn(path, slide, self.outlines) if is_outline_file(path) else path
@@ -193,7 +172,7 @@ class Masking:
         return tissue
 
     def _path(self, slide: Slide) -> Path:
-        """Return the path of the mask of a slide.
+        """Find the mask of a slide.
 
         Raises:
             SourceError: There is none.
@@ -214,41 +193,23 @@ class Masking:
 
 
 def masked_level(path: str | Path, source: sources.Source, masking: Masking) -> sources.Source:
-    """Return an image of a slide with the background of one colour; the slide is open only meanwhile.
-
-    Args:
-        path: Path of the slide.
-        source: The image.
-        masking: What is background.
-    """
+    """Give the background of an image of a slide one colour; the slide is open only meanwhile."""
     with closing(sources.open_slide(path)) as slide:
         return masking.apply(slide, source)
 
 
 def foreground_pixels(image: sources.Source) -> float:
-    """Return the number of pixels of an image that are not background.
-
-    Args:
-        image: The image.
-    """
+    """Count the pixels of an image that are not background."""
     return math.prod(image.shape[:-1]) * foreground(image)
 
 
 def foreground(image: sources.Source) -> float:
-    """Return the share of an image that is not background, 1 if it has none.
-
-    Args:
-        image: The image.
-    """
+    """The share of an image that is not background, 1 if it has none."""
     return 1.0 if image.background is None else image.background.share
 
 
 def gray_level(image: sources.Source) -> int:
-    """Return the value of the background of an image of one channel; 0 if it has none.
-
-    Args:
-        image: The image.
-    """
+    """The value of the background of an image of one channel; 0 if it has none."""
     found = image.background
     if found is None or found.foreground.all():
         return 0
@@ -256,21 +217,12 @@ def gray_level(image: sources.Source) -> int:
 
 
 def shares(image: sources.Source, plan: Plan | None) -> dict[str, float]:
-    """Return the columns of a table that say what is computed of an image.
-
-    Args:
-        image: The image.
-        plan: Plan of the image, or None if it is not streamed.
-    """
+    """The columns of a table that say what is computed of an image; without a plan, it is not streamed."""
     return {"foreground": foreground(image), "computed": 1.0 if plan is None else plan.active}
 
 
 def describe(items: Iterable[tuple[str, sources.Source]]) -> str:
-    """Return a line with the share of the foreground of images, the first ones by name.
-
-    Args:
-        items: Names and images.
-    """
+    """Describe in a line the share of the foreground of images, the first ones by name."""
     each = [(name, foreground(image)) for name, image in items]
     first = [f"{name} {share:.3f}" for name, share in each[:5]]
     more = (
@@ -280,11 +232,7 @@ def describe(items: Iterable[tuple[str, sources.Source]]) -> str:
 
 
 def overlays(image: sources.Source) -> list[slide_viewer.Overlay]:
-    """Return an overlay that shows the foreground of an image, invisible at first; none without background.
-
-    Args:
-        image: An image of the whole slide.
-    """
+    """An overlay that shows the foreground of an image, invisible at first; empty without background."""
     found = image.background
     if found is None:
         return []

@@ -44,11 +44,7 @@ def load(settings: MILSettings) -> Data:
 
 
 def large_enough(data: Data, smallest: int) -> Data:
-    """Return bags of `smallest` instances or more, which can be split into pseudo-bags; others are listed as failed.
-
-    Args:
-        data: Data of the run.
-        smallest: Number of pseudo-bags.
+    """Keep the bags of `smallest` instances or more, which can be split into pseudo-bags; list others as failed.
 
     Raises:
         SourceError: All bags of a split are smaller.
@@ -219,7 +215,7 @@ def _read_coords(settings: MILSettings, rows: Sequence[Row]) -> dict[Path, Coord
 
 
 def _tiles_of(settings: MILSettings, coords: Mapping[Path, Coords]) -> dict[str, Any]:
-    """Return settings of tiles that no flag gives: those of the files of `--coords`, or the defaults of `tfbig tile`.
+    """The settings of tiles that no flag gives: of the files of `--coords`, or the defaults of `tfbig tile`.
 
     They are saved with the run, so that predictions use the same.
     """
@@ -237,7 +233,7 @@ def _tiles_of(settings: MILSettings, coords: Mapping[Path, Coords]) -> dict[str,
 def _measured(
     settings: MILSettings, data: Data, asked: Mapping[str, Any]
 ) -> dict[str, float | None]:
-    """Return the micrometres per pixel of the tiles of files, where neither a flag nor the files say them.
+    """Measure the micrometres per pixel of the tiles of files, where neither a flag nor the files say them.
 
     A magnification in a file of another program is relative to the objective of its slide, so 20x may be 0.468 um: the
     run saves what the tiles are, and predictions of other slides use it.
@@ -265,6 +261,6 @@ def _measured(
 
 
 def _resolution(settings: MILSettings) -> dict[str, Any]:
-    """Return the resolution that is asked for, such as `{"mpp": 0.5}`, or an empty dict."""
+    """The resolution that is asked for, such as `{"mpp": 0.5}`, or an empty dict."""
     values = {key: getattr(settings, key) for key in tile_coords.RESOLUTIONS}
     return {key: value for key, value in values.items() if value is not None}

@@ -14,15 +14,12 @@ from tfbig.sources.table import Row, Table
 def read(
     folder: Path, seed: int, names: Sequence[str] | None = None
 ) -> tuple[Table, tuple[str, ...]]:
-    """Return the table of the images, and the names of the classes in the order of their numbers.
+    """List the images as a table, and the names of the classes in the order of their numbers.
+
+    `names` are those of an evaluated run; by default those of the folders, sorted.
 
     Rows have a `split` if there is a folder `train`. With `train`, `val` and `test`, each is its own
     split. With only one of `val` and `test`, it is for testing, and a tenth of `train` for validation.
-
-    Args:
-        folder: The folder.
-        seed: Seed by which the tenth is drawn.
-        names: Names of the classes in order, as of an evaluated run; by default those of the folders, sorted.
 
     Raises:
         SourceError: There are fewer than two classes, a folder is not one of the classes, or there is no image.
@@ -50,7 +47,7 @@ def read(
 
 
 def _classes(folder: Path, names: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the given names of the classes, of which every folder must be one, or by default those of the folders.
+    """Check that every folder is one of the given classes; by default, the folders are the classes.
 
     Raises:
         SourceError: A folder is not one of the classes, or without names there are fewer than two folders.
@@ -77,7 +74,7 @@ def _is_class(path: Path) -> bool:
 
 
 def _rows(folder: Path, names: Sequence[str]) -> list[Row]:
-    """Return the images of all classes, by class and name.
+    """List the images of all classes, by class and name.
 
     Raises:
         SourceError: There is none.

@@ -51,7 +51,7 @@ UNREADABLE = (TfbigError, OSError, ValueError, MemoryError)
 
 
 def read(settings: CohortSettings) -> Labelled:
-    """Return the slides of `--data`: a table, a folder with `slides.csv`, or a folder of slides for each class.
+    """Read the slides of `--data`: a table, a folder with `slides.csv`, or a folder of slides for each class.
 
     A folder of features may have `features.csv` instead. Columns are `slide_id` and those of `--target`; optional are
     `case_id`, `split` and `path`. The `path` of a row is None if the file is missing.
@@ -75,7 +75,7 @@ def read(settings: CohortSettings) -> Labelled:
 
 
 def _table_of_classes(folder: Path, columns: TargetColumns) -> Table:
-    """Return the slides in a folder for each class; its name is the label.
+    """List the slides in a folder for each class; its name is the label.
 
     Raises:
         SourceError: There are fewer than two such folders, or something else than classes is predicted.
@@ -96,7 +96,7 @@ def _table_of_classes(folder: Path, columns: TargetColumns) -> Table:
 
 
 def _table(data: Path, settings: CohortSettings) -> Path:
-    """Return the table that `--data` names, or that is in the folder that it names."""
+    """Find the table that `--data` names, or that is in the folder that it names."""
     if not data.is_dir():
         return data
     own = data / feature_folders.TABLE
@@ -108,12 +108,12 @@ def _is_of_features(settings: TableSettings) -> TypeGuard[MILSettings]:
 
 
 def is_table(path: str | Path) -> bool:
-    """Return whether a path among slides is that of a table of them."""
+    """Whether a path among slides is that of a table of them."""
     return Path(path).suffix.lower() == ".csv"
 
 
 def slides_of_table(path: Path, says: bool = True) -> Sequence[Row]:
-    """Return the rows of a table with a column `slide_id`, with the `path` of each slide, or where it was expected.
+    """Read a table with a column `slide_id`, and find the `path` of each slide, or where it was expected.
 
     Slides are found by an optional column `path`, or by name in the folder of the table. It is said which have no file,
     and which are matched as numbers, if asked for.
@@ -131,7 +131,7 @@ def slides_of_table(path: Path, says: bool = True) -> Sequence[Row]:
 
 
 def with_paths(table: Table, settings: TableSettings) -> Table:
-    """Return the table with the `path` of each slide, which is None if the file is missing.
+    """Find the `path` of each slide of a table; it is None if the file is missing.
 
     A row without a file has `near`, the file whose name is most like that of its slide, or None. How many files of
     `--slides` or `--features` have no row is said.
@@ -181,7 +181,7 @@ def _print_unlisted(files: SlideFiles, table: Table) -> None:
 def _placed(
     table: Table, files: SlideFiles, reads_path: bool = True, says: bool = True
 ) -> list[Row]:
-    """Return the rows with the path of their file or None, and say which are matched as numbers.
+    """Find the path of the file of each row, or None, and say which are matched as numbers.
 
     The file is that of the column `path`, if that is read, else that of the name of the slide.
 
@@ -212,7 +212,7 @@ def _placed(
 
 
 def _free(files: SlideFiles, rows: Sequence[Row]) -> list[str]:
-    """Return the names of the files that no row has; none are listed if all rows have one."""
+    """The names of the files that no row has; none are listed if all rows have one."""
     if all(row["path"] for row in rows):
         return []
     used = {str(row["path"]) for row in rows}
@@ -231,7 +231,7 @@ def load(
 
 
 def _saved(slides: Labelled, shown: Sequence[str]) -> tuple[dict[str, Any], ...]:
-    """Return the rows of some splits, as a run saves them."""
+    """The rows of some splits, as a run saves them."""
     rows = slides.table.rows
     cases = any(row.get("case_id") for row in rows)
     return tuple(
@@ -267,7 +267,7 @@ class Opener:
         self._tiled: dict[str, tuple[Path, sources.Coords]] = {}
 
     def image(self, path: Path) -> sources.Source:
-        """Return the slide as an image, with normalised colours if asked for."""
+        """Open the slide as an image, with normalised colours if asked for."""
         image = sources.OnDisk(path, **self.look, **self._options(path))
         if title_of(path) not in self.scales:
             with closing(self.slide(path)) as slide:
@@ -279,11 +279,11 @@ class Opener:
             return stain.normalised(image, slide, self.stain)
 
     def slide(self, path: Path) -> sources.Slide:
-        """Return the slide with its levels; the caller closes it."""
+        """Open the slide with its levels; the caller closes it."""
         return sources.open_slide(path, mpp=self._options(path)["pixel"], reader=self.reader)
 
     def tiles(self, path: Path, coords: sources.Coords | Selection) -> Any:
-        """Return the bag of tiles `coords`, or of those that a selection finds."""
+        """Open the bag of tiles `coords`, or of those that a selection finds."""
         slide = self.slide(path)
         try:
             if isinstance(coords, Selection):
@@ -314,7 +314,7 @@ class Opener:
         return {"pixel": self._pixel(path), "reader": self.reader}
 
     def _pixel(self, path: Path) -> float | None:
-        """Return the size of pixels in `--mpp-of`, or that of `--slide-mpp` if the file does not say it, or None."""
+        """The size of pixels in `--mpp-of`, or that of `--slide-mpp` if the file does not say it, or None."""
         size = self.sizes.get(str(path))
         if size is not None or self.slide_mpp is None:
             return size
@@ -325,7 +325,7 @@ class Opener:
 
 
 def _scaled(slide: sources.Slide, image: sources.Source) -> Mpp:
-    """Return the size of a pixel of an image of a whole slide, whose size is known."""
+    """The size of a pixel of an image of a whole slide, whose size is known."""
     assert slide.mpp is not None
     rows, columns = (
         m * n / k for m, n, k in zip(slide.mpp, slide.shape, image.shape, strict=False)
@@ -334,7 +334,7 @@ def _scaled(slide: sources.Slide, image: sources.Source) -> Mpp:
 
 
 def _sizes(table: str, rows: Sequence[Row]) -> dict[str, float]:
-    """Return the size of pixels by the path of a slide; rows of the table are named by the file or by `slide_id`."""
+    """Read the size of pixels by the path of a slide; rows of the table name the file or the `slide_id`."""
     places = [(row, str(row["path"] or row["slide_id"])) for row in rows]
     items = [(os.path.abspath(place), place) for row, place in places if row["path"]]
     items += [(row["slide_id"], place) for row, place in places]
@@ -367,7 +367,7 @@ def open_rows(
 
 
 def with_splits(table: Table, settings: TableSettings) -> Table:
-    """Return the table with the split of each slide, or of those that a file of splits names.
+    """Find the split of each slide of a table, or of those that a file of splits names.
 
     In an evaluation, slides of the run keep their split; others are for testing, unless their column says otherwise
     and `--eval-split all` does not.
@@ -378,7 +378,7 @@ def with_splits(table: Table, settings: TableSettings) -> Table:
 
 
 def _evaluated(table: Table, run: Path, eval_split: str) -> Table:
-    """Return the rows with their split in an evaluation, and say which have the names of slides of training."""
+    """Split the rows for an evaluation, and say which have the names of slides of training."""
     if "split" in table.columns:
         table.check_splits()
     file = run / TABLE

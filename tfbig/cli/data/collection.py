@@ -53,19 +53,14 @@ class Collection:
 
 
 def named(name: str) -> Collection:
-    """Return the data set of a name, such as "tcga-prad", which is in `tcga_prad.py`."""
+    """Find the data set of a name, such as "tcga-prad", which is in `tcga_prad.py`."""
     module = importlib.import_module(f"tfbig.cli.data.collections.{name.replace('-', '_')}")
     found: Collection = module.COLLECTION
     return found
 
 
 def read(name: str, folder: str | Path, seed: int = 0) -> Found:
-    """Return what is found of a data set.
-
-    Args:
-        name: Name of the data set.
-        folder: Folder of the downloaded files.
-        seed: Random seed of splits that are drawn.
+    """Read a data set from the folder of its downloaded files; the seed is that of splits that are drawn.
 
     Raises:
         SourceError: There is no such folder, or a table with labels is missing or has other columns.

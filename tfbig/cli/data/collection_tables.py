@@ -126,18 +126,13 @@ def with_features(table: Table, folder: Path) -> tuple[Table, list[str]]:
 
 
 def first_of(folder: Path, *patterns: str) -> Path | None:
-    """Return the first file of a folder and its subfolders that fits a pattern, the patterns in order."""
+    """Find the first file of a folder and its subfolders that fits a pattern, the patterns in order."""
     found = (path for pattern in patterns for path in sorted(folder.rglob(pattern)))
     return next(found, None)
 
 
 def shortened(lines: Sequence[str], what: str) -> list[str]:
-    """Return the lines, or if there are many the first of them and the number of all.
-
-    Args:
-        lines: Names of files or entries.
-        what: What they are, in the plural.
-    """
+    """The lines, or if there are many the first of them and the number of all; `what` is a plural noun."""
     if len(lines) <= MANY:
         return list(lines)
     return [*lines[: MANY - 1], f"... {len(lines)} {what} in all"]

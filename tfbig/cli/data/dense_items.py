@@ -16,9 +16,9 @@ from tfbig.errors import SourceError
 from tfbig.system import callbacks
 
 WEIGHTED = ("image", "labels", "weights")
-"""What a batch of images has whose labels do not count everywhere."""
+"""Parts of a batch of images whose labels do not count everywhere."""
 LABELLED = WEIGHTED[:2]
-"""What a batch of other images has."""
+"""Parts of a batch of other images."""
 AT_ONCE = 1 << 22
 """Bytes of labels that are read at once to find their classes."""
 
@@ -44,14 +44,11 @@ def dataset(
 ) -> tf.data.Dataset:
     """Make batches of images, labels and weights in the given order.
 
-    The sources of the items must exist as long as the dataset.
+    All items of a batch have one size. `like` has the ranks, channels and types of samples, since there may be no
+    items. `parts` are the attributes that are sources: `LABELLED` or `WEIGHTED`. A dense batch holds tensors `[N,
+    ..., C]` instead of handles `[N]`.
 
-    Args:
-        items: Crops or whole images, of one size within a batch.
-        like: An item with the same ranks, channels and types of samples, since there may be no items.
-        parts: Attributes of an item that are sources: `LABELLED` or `WEIGHTED`.
-        batch_size: Items of a batch.
-        dense: Whether a batch holds tensors `[N, ..., C]` instead of handles `[N]`.
+    The sources of the items must exist as long as the dataset.
     """
     handles = tuple(
         tf.constant([getattr(item, part).handle for item in items], tf.string, [len(items)])
@@ -101,17 +98,12 @@ def print_splits(settings: Any, data: Any) -> None:
 
 
 def missing_classes(items: Sequence[Any], count: int) -> list[int]:
-    """Find the classes that no label has.
+    """Find the numbers of the classes that no label has, in order; none without images.
+
+    Numbers above `count`, as of instances, count as the last class.
 
     Labels are read from the middle of the first image on, until every class was seen: all of them only where one is
     missing. Labels that cannot be read are reported when they are trained on.
-
-    Args:
-        items: The images.
-        count: Number of classes; larger numbers, as of instances, count as the last class.
-
-    Returns:
-        Numbers of the classes, in their order; none without images.
     """
     missing = set(range(count)) if items else set()
     for item in items:
@@ -128,12 +120,7 @@ def missing_classes(items: Sequence[Any], count: int) -> list[int]:
 
 
 def check_batch(items: Sequence[Any], batch_size: int, kind: str) -> None:
-    """Check that whole images can be batched.
-
-    Args:
-        items: The images.
-        batch_size: Images of a batch.
-        kind: What they are, such as "slides".
+    """Check that whole images can be batched; `kind` is a plural noun such as "slides".
 
     Raises:
         FlagError: They differ in size.

@@ -1,4 +1,4 @@
-"""Encoders of `tfbig features`: what each gives and expects, and where its weights are had."""
+"""Encoders of `tfbig features`: what each gives and expects, and where to get its weights."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _WIDTH_AND_PARAMETERS: Final = {
 
 
 def rows() -> list[Row]:
-    """Return a row for every encoder."""
+    """A row for every encoder."""
     return [*map(_of_imagenet, _WIDTH_AND_PARAMETERS), *map(_of_pathology, PATHOLOGY_ENCODERS)]
 
 
@@ -113,7 +113,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def summary() -> str:
-    """Return a line about the encoders, for `tfbig doctor`."""
+    """Describe the encoders in a line, for `tfbig doctor`."""
     return (
         f"encoders for tfbig features: {len(choices.FEATURE_ENCODERS)}; their weights are not part of tfbig, tfbig "
         "features --list says where they are had"

@@ -37,7 +37,7 @@ class FeatureFiles(SlideFiles):
         return [path for path in sorted(self.folder.rglob("*")) if self._has_features(path)]
 
     def only(self, paths: list[Path], slide: str) -> Path:
-        """Return the one file among those of a slide: of the same features in two formats, that with coordinates.
+        """Choose one file among those of a slide: of the same features in two formats, that with coordinates.
 
         Raises:
             SourceError: They are files of several encoders.
@@ -53,7 +53,7 @@ class FeatureFiles(SlideFiles):
         return best[0]
 
     def _has_features(self, path: Path) -> bool:
-        """Return whether a file can hold features; results and files that are being written are left out."""
+        """Whether a file can hold features; results and files that are being written are left out."""
         *folders, name = path.relative_to(self.folder).parts
         left_out = any(
             part.startswith((".", OF_SLIDES)) or part == NO_FEATURES for part in (*folders, name)

@@ -20,11 +20,9 @@ GIVEN = ("case_id", "label", "split")
 
 
 class FeatureTable:
-    """Rows of the slides of a command.
+    """Rows of the slides of a command, in the folder of their features.
 
-    Args:
-        folder: Folder of the features.
-        slides: Slides, folders and tables of slides that the command got.
+    `slides` are the slides, folders and tables of slides that the command got.
 
     Attributes:
         folder: Folder of the features.
@@ -44,28 +42,16 @@ class FeatureTable:
         self._saved = {row.get("path") for row in self.rows()}
 
     def file(self, path: Path) -> Path:
-        """Return the file of the features of a slide.
-
-        Args:
-            path: Path of the slide.
-        """
+        """The file of the features of a slide."""
         return file_in(self.folder, f"{title_of(path)}.h5")
 
     def has(self, path: Path) -> bool:
-        """Return whether a slide has a file, and a row that was there at the start.
-
-        Args:
-            path: Path of the slide.
-        """
+        """Whether a slide has a file, and a row that was there at the start."""
         file = self.file(path)
         return file.name in self._saved and file.exists()
 
     def add(self, path: Path) -> dict[str, Any]:
-        """Write the row of a slide whose file is complete, and return it.
-
-        Args:
-            path: Path of the slide.
-        """
+        """Write the row of a slide whose file is complete, and return it."""
         file, name = self.file(path), title_of(path)
         given = self._given.get(name, Row({}))
         written = feature_files.read_written(file)
@@ -84,17 +70,17 @@ class FeatureTable:
         return row
 
     def rows(self) -> list[dict[str, str]]:
-        """Return the rows of the table, without those of other commands that run at the same time and come later."""
+        """Read the rows of the table, without those of other commands that run at the same time and come later."""
         return run_folder.read_rows(self.path)
 
 
 def _in_all(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether there are rows, and all have a value in a column."""
+    """Whether there are rows, and all have a value in a column."""
     return bool(rows) and all(row.get(name) for row in rows)
 
 
 def totals(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return the slides, tiles and seconds of a table in words."""
+    """Sum the slides, tiles and seconds of a table, in words."""
     tiles = sum(int(row["tiles"]) for row in rows)
     seconds = sum(float(row["seconds"]) for row in rows)
     rate = f", {tiles / seconds:.3g} tiles/s" if seconds else ""

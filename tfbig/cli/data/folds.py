@@ -48,7 +48,7 @@ def fold_rows(
 
 
 def _by_case(rows: Sequence[Cells], folds: int, seed: int) -> dict[str, int]:
-    """Return the fold of each case, dealt out in turn within each stratum.
+    """Deal out the cases of each stratum to the folds in turn.
 
     Raises:
         SourceError: There are fewer cases than folds.
@@ -92,7 +92,7 @@ def _by_group(rows: Sequence[Cells], folds: int, seed: int, group: str) -> dict[
 
 
 def _groups(rows: Sequence[Cells], group: str) -> dict[str, str]:
-    """Return the group of each case.
+    """Read the group of each case.
 
     Raises:
         SourceError: A row has none, or a case has two.

@@ -12,14 +12,14 @@ ISUP = {(3, 3): 1, (3, 4): 2, (4, 3): 3}
 
 
 def isup(primary: int, secondary: int) -> int:
-    """Return the ISUP grade of two Gleason patterns: 3+3 is 1, 3+4 2, 4+3 3, sums of 8 are 4, of 9 and 10 are 5."""
+    """The ISUP grade of two Gleason patterns: 3+3 is 1, 3+4 2, 4+3 3, sums of 8 are 4, of 9 and 10 are 5."""
     if primary + secondary < 6:
         return 0
     return ISUP.get((primary, secondary)) or (4 if primary + secondary == 8 else 5)
 
 
 def grade_of(text: str, file: Path, line: int) -> int:
-    """Return the grade of a cell.
+    """Read the grade of a cell.
 
     Raises:
         SourceError: It is none.

@@ -74,7 +74,7 @@ def print_counts(data: Data, count: Callable[[ImageSet], str] | None = None) -> 
 
 
 def image_shape(data: Data, any_size: bool = False) -> tuple[int | None, ...]:
-    """Return `(*extents, C)` of all images; None where they differ, or with `any_size` for all but C."""
+    """The shape `(*extents, C)` of all images; None where they differ, or with `any_size` for all but C."""
     shapes = {i.shape for split in SPLITS for i in getattr(data, split).images}
     first = next(iter(shapes))
     if any_size:
@@ -94,14 +94,10 @@ def dataset(
     shard: Shard = ALL_BATCHES,
     dense: bool = False,
 ) -> tf.data.Dataset:
-    """Return the batches of an epoch; each iteration returns the next epoch.
+    """The batches of an epoch; each iteration gives the next epoch.
 
-    Args:
-        part: An `ImageSet`.
-        settings: Settings of the run.
-        learns: Whether images are shuffled and augmented, differently in every epoch.
-        shard: Batches of this worker, and the epoch to start with.
-        dense: Whether to return tensors instead of handles.
+    With `learns`, images are shuffled and augmented, differently in every epoch. `shard` has the batches of this
+    worker, and the epoch to start with. Dense batches hold tensors instead of handles.
     """
     data = epochs.dataset(
         partial(
@@ -130,7 +126,7 @@ def dataset(
 def _item(
     part: ImageSet, augments: bool, jitter: float, number: int, drawn: Any
 ) -> tuple[Any, Any]:
-    """Return the handle and the label of an image, which is changed by a random number if asked for."""
+    """The handle and the label of an image, which is changed by a random number if asked for."""
     image, label = part.images[number], part.labels[number]
     if augments or jitter:
         return image.changed_handle(drawn, augments, jitter), label
@@ -138,7 +134,7 @@ def _item(
 
 
 def _opened(first: Any, same_size: bool, handle: Any, label: Any) -> tuple[Any, Any]:
-    """Return an image as a tensor, and its label; extents are known if all have the size of the first."""
+    """Open an image as a tensor, with its label; extents are known if all have the size of the first."""
     extents = [extent if same_size else None for extent in first.shape[:-1]]
     return _read(handle, [*extents, first.shape[-1]], first.dtype), label
 

@@ -21,7 +21,7 @@ from tfbig.sources.volumes.opening import is_volume
 from tfbig.units import counted
 
 SAMPLED: Final = 2**20
-"""Bytes at the beginning and at the end of a file that two copies share."""
+"""Bytes at the beginning and at the end of a file by which copies are recognised."""
 LABELS: Final = ("mask", "label")
 """Columns of images whose samples are numbers of classes."""
 NAME: Final = "slide_id"
@@ -93,8 +93,7 @@ class Image:
 def inspect(data: Path) -> Findings:
     """Open every image of a folder or a table, read the masks, and return what was found; nothing is written.
 
-    Args:
-        data: A folder of images, or with a table; or a table, whose columns name files next to it.
+    The columns of a table name files next to it.
 
     Raises:
         SourceError: There is no such file or folder, or no image in it.
@@ -161,7 +160,7 @@ def _files_of_rows(table: Table, found: Findings) -> Iterator[Item]:
 
 
 def _files_of(name: str, column: str, table: Table, there: names.Names[str]) -> list[Path]:
-    """Return the files that a cell may name, by its path or as a slide by its name."""
+    """Find the files that a cell may name, by its path or as a slide by its name."""
     may_be_folder = column.startswith(FOLDERS)
     found = [
         path
@@ -211,7 +210,7 @@ def _opened(items: Sequence[Item], found: Findings) -> list[Image]:
 
 
 def _image(item: Item) -> Image:
-    """Return what an image says of itself; labels are read."""
+    """Open an image, and note what its file says of it; labels are read."""
     if is_volume(item.path):
         volume = sources.open_volume(item.path)
         classes = _counted(volume) if item.is_label else {}
@@ -234,7 +233,7 @@ def _image(item: Item) -> Image:
 
 
 def _counted(source: sources.Source) -> dict[int, int]:
-    """Return the number of samples of each value, of labels; at most `MOST_CLASSES` values and one more."""
+    """Count the samples of each value, of labels; at most `MOST_CLASSES` values and one more."""
     total: Counter[int] = Counter()
     step = 1 if len(source.shape) == 4 else 512
     for start in range(0, source.shape[0], step):
@@ -321,7 +320,7 @@ def _say_copies(items: Sequence[Item], found: Findings) -> None:
 
 
 def _digest(path: Path) -> tuple[int, str]:
-    """Return the size of a file, and a checksum of its beginning and end."""
+    """The size of a file, and a checksum of its beginning and end."""
     size = path.stat().st_size
     with path.open("rb") as file:
         data = file.read(SAMPLED)
@@ -331,7 +330,7 @@ def _digest(path: Path) -> tuple[int, str]:
 
 
 def _some(found: Any) -> str:
-    """Return some of the names, and how many more there are."""
+    """Name some, and say how many more there are."""
     listed = list(found)
     more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
     return ", ".join(map(str, listed[:SHOWN])) + more

@@ -46,20 +46,16 @@ class InstanceImage:
 
     @cached_property
     def maps(self) -> Pixels:
-        """Return the maps of all pixels; they stay in memory."""
+        """Compute the maps of all pixels; they stay in memory."""
         return maps_of(self.labels.read(0, self.labels.shape[0])[..., 0])
 
 
 def maps_of(labels: npt.NDArray[Any]) -> Pixels:
-    """Return what a network learns of instances: foreground, and the distance from the border of the instance.
+    """Compute what a network learns of instances: foreground, and distance from the border of the instance.
+
+    `labels` are instances `[H, W]`, integers from 1; 0 is background. The maps are `[H, W, 2]` in units of 1/255.
 
     The distance is that to the nearest pixel outside of the instance, divided by the largest one of the instance.
-
-    Args:
-        labels: Instances `[H, W]`, integers from 1; 0 is background.
-
-    Returns:
-        `[H, W, 2]` in units of 1/255.
     """
     maps = np.zeros((*labels.shape, MAPS), np.uint8)
     maps[..., 0] = np.where(labels > 0, 255, 0)
@@ -162,7 +158,7 @@ def _crop(
     number: int,
     seed: int,
 ) -> tuple[Pixels, npt.NDArray[np.float32]]:
-    """Return a random crop of an image, and its maps."""
+    """Crop an image, and its maps, at a random place."""
     each, rng = images[number % len(images)], np.random.default_rng(seed)
     firsts = [int(rng.integers(n - m + 1)) for n, m in zip(each.image.shape, size, strict=False)]
     rows, columns = ((first, first + n) for first, n in zip(firsts, size, strict=True))

@@ -22,7 +22,7 @@ NO_SLIDES = ("masks", "background_tissue", "annotations")
 
 
 def slides_of(folder: Path, pattern: str) -> dict[str, Path]:
-    """Return `{name without suffix: path}` of the slides of CAMELYON in a folder and its subfolders."""
+    """Find the slides of CAMELYON in a folder and its subfolders, by name without suffix."""
     paths = sorted(folder.rglob("*.tif"))
     return {
         path.stem: path
@@ -41,7 +41,7 @@ class Corrected:
     splits: Mapping[str, str]
 
     def notes(self, folder: Path, slides: Mapping[str, Path]) -> list[str]:
-        """Return the lines that say where labels are from, and how many slides they leave out."""
+        """Say where labels are from, and how many slides they leave out."""
         out = len(slides.keys() - self.labels.keys())
         return [
             f"labels of {self.file.relative_to(folder)}, without {counted(out, 'slide')} that it leaves out"
@@ -49,7 +49,7 @@ class Corrected:
 
 
 def corrected_labels(folder: Path, pattern: str) -> Corrected | None:
-    """Return the labels of the first table with columns `slide_id` and `label` whose slides fit the pattern."""
+    """Read the labels of the first table with columns `slide_id` and `label` whose slides fit the pattern."""
     for file in sorted(folder.rglob("*.csv")):
         with file.open(encoding="utf-8-sig", errors="replace") as opened:
             columns = opened.readline().strip().split(",")
@@ -73,7 +73,7 @@ def corrected_labels(folder: Path, pattern: str) -> Corrected | None:
 
 
 def label_of(text: str, slide: str, file: Path, line: int) -> int:
-    """Return 0 for a lymph node without metastasis, 1 for one with a metastasis."""
+    """Read a label: 0 for a lymph node without metastasis, 1 for one with a metastasis."""
     labels = NORMAL | TUMOUR
     if text.lower() not in labels:
         raise SourceError(

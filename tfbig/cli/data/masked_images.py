@@ -44,11 +44,7 @@ class MaskedImage:
     labels: sources.Source
 
     def padded(self, multiple: int) -> MaskedImage:
-        """Return it with black background below and to the right, up to a multiple of a number.
-
-        Args:
-            multiple: Rows and columns of a patch.
-        """
+        """Add black background below and to the right, up to a multiple of the rows and columns of a patch."""
         return MaskedImage(
             self.name, sources.Padded(self.image, multiple), sources.Padded(self.labels, multiple)
         )
@@ -151,12 +147,12 @@ def dataset(
 
 
 def _item(padded: Sequence[MaskedImage], number: int, drawn: Any) -> tuple[str, str]:
-    """Return the handles of an image and its mask."""
+    """The handles of an image and its mask."""
     return padded[number].image.handle, padded[number].labels.handle
 
 
 def _table(folder: Path) -> Table:
-    """Return the table of a folder, with the paths of image and mask as `files`."""
+    """Read the table of a folder, with the paths of image and mask as `files`."""
     if not (folder / TABLE).exists():
         return Table.of(folder / TABLE, _rows_of_folder(folder))
     table = Table.read(folder / TABLE, ("image", "mask"))
@@ -166,7 +162,7 @@ def _table(folder: Path) -> Table:
 
 
 def _rows_of_folder(folder: Path) -> list[dict[str, Any]]:
-    """Return the images of a folder that have a mask; those without one are counted."""
+    """List the images of a folder that have a mask; those without one are counted."""
     files = slide_folders.without_masks(slide_folders.files_in(folder, sources.SLIDE_SUFFIXES))
     masks = slide_folders.masks_of(files, sources.SLIDE_SUFFIXES)
     if not masks:
@@ -224,11 +220,6 @@ def _open(row: Row, settings: PatchGDSegmentationSettings) -> MaskedImage:
 
 
 def smaller(source: sources.Source, downscale: int) -> sources.Source:
-    """Return an image that is some times smaller; a pixel of a mask is 1 if half of it or more is.
-
-    Args:
-        source: The image or mask.
-        downscale: Factor of both sides.
-    """
+    """Scale an image down by a factor; a pixel of a mask is 1 if half of it or more is."""
     rows, columns = (max(round(n / downscale), 1) for n in source.shape[:2])
     return sources.Scaled(source, (rows, columns))

@@ -52,10 +52,7 @@ class VolumeSet:
 
 
 def read(folder: Path) -> VolumeSet:
-    """Return the data set of a folder with `dataset.json`; no volume is opened.
-
-    Args:
-        folder: The folder.
+    """Read the data set of a folder with `dataset.json`; no volume is opened.
 
     Raises:
         SourceError: `dataset.json` is missing, damaged or says what tfbig does not train, or there are no cases.
@@ -77,15 +74,14 @@ def read(folder: Path) -> VolumeSet:
     if not cases:
         raise SourceError(
             f"{file}: none of its cases has an image and labels; expected imagesTr/CASE_0000.nii.gz and "
-            "labelsTr/CASE.nii.gz. "
-            f"{missing[0] if missing else 'Check the folder.'}"
+            f"labelsTr/CASE.nii.gz. {missing[0] if missing else 'Check the folder.'}"
         )
     name = str(about.get("name") or folder.resolve().name)
     return VolumeSet(name, channels, classes, tuple(cases), others, tuple(missing))
 
 
 def _json(file: Path) -> Mapping[str, Any]:
-    """Return the contents of `dataset.json`."""
+    """Read `dataset.json`."""
     try:
         about = json.loads(file.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
@@ -101,7 +97,7 @@ def _json(file: Path) -> Mapping[str, Any]:
 
 
 def _channels(about: Mapping[str, Any], file: Path) -> tuple[str, ...]:
-    """Return the names of the channels, in the order of their numbers."""
+    """Read the names of the channels, in the order of their numbers."""
     named = about.get("channel_names", about.get("modality"))
     try:
         return tuple(str(named[str(n)]) for n in range(len(named)))
@@ -113,7 +109,7 @@ def _channels(about: Mapping[str, Any], file: Path) -> tuple[str, ...]:
 
 
 def _classes(about: Mapping[str, Any], file: Path) -> tuple[str, ...]:
-    """Return the names of the labels, in the order of their numbers.
+    """Read the names of the labels, in the order of their numbers.
 
     Raises:
         SourceError: They are regions, some are ignored, or they are not 0, 1, ...
@@ -149,7 +145,7 @@ def _classes(about: Mapping[str, Any], file: Path) -> tuple[str, ...]:
 def _by_name(
     folder: Path, about: Mapping[str, Any], count: int, file: Path
 ) -> tuple[list[Case], list[str]]:
-    """Return the cases by the names of their files: `imagesTr/CASE_0000.nii.gz` and `labelsTr/CASE.nii.gz`."""
+    """Find the cases by the names of their files: `imagesTr/CASE_0000.nii.gz` and `labelsTr/CASE.nii.gz`."""
     ending = str(about.get("file_ending", ".nii.gz"))
     if ending not in VOLUME_SUFFIXES:
         raise SourceError(
@@ -182,7 +178,7 @@ def _by_name(
 
 
 def _channels_of(folder: Path, ending: str) -> dict[str, tuple[Path, ...]]:
-    """Return the files `CASE_0000.nii.gz`, `CASE_0001.nii.gz`, ... of a folder by case, while they have no gap."""
+    """Find the files `CASE_0000.nii.gz`, `CASE_0001.nii.gz`, ... of a folder by case, while they have no gap."""
     found: dict[str, tuple[Path, ...]] = {}
     for path in _files(folder, ending):
         name, _, number = path.name[: -len(ending)].rpartition("_")
@@ -200,7 +196,7 @@ def _files(folder: Path, ending: str) -> list[Path]:
 def _listed(
     folder: Path, about: Mapping[str, Any], count: int, file: Path
 ) -> tuple[list[Case], list[str]]:
-    """Return the cases of the list `training`."""
+    """Find the cases of the list `training`."""
     cases, missing = [], []
     for number, entry in enumerate(about["training"]):
         if not isinstance(entry, dict) or not {"image", "label"} <= entry.keys():
@@ -214,7 +210,7 @@ def _listed(
 
 
 def _listed_tests(folder: Path, about: Mapping[str, Any], count: int) -> tuple[Case, ...]:
-    """Return the cases of the list `test` whose files are there."""
+    """Find the cases of the list `test` whose files are there."""
     listed = [folder / str(path) for path in about.get("test", []) if isinstance(path, str)]
     found = [_images(path, count) for path in listed]
     return tuple(
@@ -225,7 +221,7 @@ def _listed_tests(folder: Path, about: Mapping[str, Any], count: int) -> tuple[C
 
 
 def _images(path: Path, count: int) -> tuple[Path, ...]:
-    """Return the file of a list, or those with the number of their channel before the suffix, as nnU-Net names them."""
+    """Find a listed file, or those with the number of their channel before the suffix, as nnU-Net names them."""
     if path.exists():
         return (path,)
     suffix = next((each for each in VOLUME_SUFFIXES if path.name.endswith(each)), "")
@@ -235,7 +231,7 @@ def _images(path: Path, count: int) -> tuple[Path, ...]:
 
 
 def _case_name(path: Path) -> str:
-    """Return the name of the case of an image."""
+    """The name of the case of an image."""
     name = next((path.name[: -len(s)] for s in VOLUME_SUFFIXES if path.name.endswith(s)), path.name)
     head, _, number = name.rpartition("_")
     return head if head and len(number) == 4 and number == "0000" else name

@@ -38,10 +38,7 @@ class Preparation:
     stride: tuple[int, int, int] = (1, 1, 1)
 
     def image(self, volume: Volume) -> Volume:
-        """Return an image as the network reads it, float32, not padded.
-
-        Args:
-            volume: The image as stored, or its channels stacked.
+        """Prepare an image, as stored or with its channels stacked, as the network reads it: float32, not padded.
 
         Raises:
             SourceError: Its orientation or spacing is needed and unknown.
@@ -50,11 +47,7 @@ class Preparation:
         return self._on_grid(values, nearest=False)
 
     def labels(self, volume: Volume, classes: int) -> Volume:
-        """Return labels as the loss reads them, float32, not padded.
-
-        Args:
-            volume: The labels as stored.
-            classes: Number of classes.
+        """Prepare labels as the loss reads them, float32, not padded.
 
         Raises:
             SourceError: They have several channels, or their orientation or spacing is needed and unknown.
@@ -62,18 +55,12 @@ class Preparation:
         if volume.shape[3] != 1:
             raise SourceError(
                 f"{volume.name}: holds {counted(volume.shape[3], 'channel')}; expected labels of one, [D, H, W]. Take "
-                "the maximum of "
-                "one-hot labels, or one time of a series."
+                "the maximum of one-hot labels, or one time of a series."
             )
         return self._on_grid(KnownLabels(volume, classes), nearest=True)
 
     def padded(self, volume: Volume, fill: float = 0) -> Volume:
-        """Return a volume with voxels added behind it, up to multiples of the stride.
-
-        Args:
-            volume: The volume.
-            fill: Value of the added voxels.
-        """
+        """Add voxels of the value `fill` behind a volume, up to multiples of the stride."""
         return PaddedVolume(volume, self.stride, fill)
 
     @property
@@ -82,11 +69,9 @@ class Preparation:
         return 0.0 if self.window is None else -1.0
 
     def restored(self, prediction: Volume, volume: Volume) -> Volume:
-        """Return a mask on the grid of the file, from the prediction of its padded image.
+        """Bring a mask `[D, H, W, 1]`, predicted for the padded image, back to the grid of the file.
 
-        Args:
-            prediction: Classes `[D, H, W, 1]`.
-            volume: The image as stored.
+        `volume` is the image as stored.
         """
         image = self._on_grid(volume, nearest=True)
         mask: Volume = prediction.crop(*((0, n) for n in image.shape[:3]))
@@ -103,7 +88,7 @@ class Preparation:
         return volume if self.orientation == STORED else volume.turned(self.orientation)
 
     def _on_grid(self, volume: Volume, nearest: bool) -> Volume:
-        """Return a volume in the orientation and with the spacing of the network."""
+        """Bring a volume to the orientation and the spacing of the network."""
         turned = self._turned(volume)
         return turned if self.spacing is None else sources.at_spacing(turned, self.spacing, nearest)
 
@@ -112,12 +97,11 @@ class Preparation:
 class Normalised(MappedVolume):
     """An image with values of about 1: of a window, or with mean 0 and deviation 1 in each channel.
 
+    The volume has real values, float32. The ends of the window become -1 and 1, and values outside are clipped;
+    without a window, mean and deviation count.
+
     Voxels that are NaN or infinite become 0. The mean and the deviation of all others are computed plane by plane when
     the volume is first read.
-
-    Args:
-        volume: Real values, float32.
-        window: Values that become -1 and 1; others are clipped. None for mean and deviation.
     """
 
     def __init__(self, volume: Volume, window: tuple[float, float] | None) -> None:
@@ -141,12 +125,9 @@ class Normalised(MappedVolume):
 
 
 def mean_and_deviation(volume: Volume) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return the mean and the standard deviation of each channel, 1 if it is 0; voxels that are no number do not count.
+    """Measure mean and standard deviation of each channel, 1 if it is 0; voxels that are no number do not count.
 
     Planes are added by the algorithm of Chan et al., "Updating formulae and a pairwise algorithm" (1979).
-
-    Args:
-        volume: The volume, which is read plane by plane.
     """
     count = np.zeros(volume.shape[3])
     mean, squares = np.zeros(volume.shape[3]), np.zeros(volume.shape[3])
@@ -170,12 +151,7 @@ ROUNDING = 1e-6
 
 @final
 class KnownLabels(MappedVolume):
-    """Labels as float32, of which each is checked to be a class.
-
-    Args:
-        volume: The labels as stored.
-        classes: Number of classes.
-    """
+    """Labels as float32, of which each is checked to be a class."""
 
     def __init__(self, volume: Volume, classes: int) -> None:
         super().__init__(volume, np.float32, volume.name)
@@ -202,12 +178,9 @@ class KnownLabels(MappedVolume):
 
 
 def stacked(paths: Sequence[Any], name: str, channels: int | None = None) -> Volume:
-    """Return the image of a case, its channels from one file or several, which are opened when they are read.
+    """Stack the image of a case from one file or several, which are opened when they are read.
 
-    Args:
-        paths: Files of the channels.
-        name: Name of the case, for errors.
-        channels: Number of channels that the network reads; None for any.
+    `channels` is the number that the network reads; None for any. `name` is for errors.
 
     Raises:
         SourceError: A file cannot be opened, channels are on different grids, or there is another number of them.
@@ -226,8 +199,7 @@ def stacked(paths: Sequence[Any], name: str, channels: int | None = None) -> Vol
         )
         raise SourceError(
             f"{name}: holds {counted(volume.shape[3], 'channel')}; expected {several}. Take one time of a series, or "
-            "use the images that "
-            "the network was trained on."
+            "use the images that the network was trained on."
         )
     return volume
 

@@ -32,12 +32,12 @@ class Scale(NamedTuple):
 
 
 def scale_of(slide: Slide | None, pixel: Mpp | None) -> Scale:
-    """Return what is to be said about the pixels of a slide."""
+    """The size of the pixels of a slide, and what is odd about it."""
     return Scale(pixel, {} if slide is None else doubts(slide.mpp, slide.magnification))
 
 
 def lines(scales: Mapping[str, Scale]) -> list[str]:
-    """Return a line for each kind of doubt, and one if slides are read at different sizes of pixels."""
+    """A line for each kind of doubt, and one if slides are read at different sizes of pixels."""
     by_kind: dict[str, list[str]] = {}
     for name, scale in scales.items():
         for kind, text in scale.doubts.items():
@@ -50,7 +50,7 @@ def lines(scales: Mapping[str, Scale]) -> list[str]:
 
 
 def _differences(pixels: Mapping[str, Mpp | None]) -> list[str]:
-    """Return a line if sizes of pixels differ, or if some are unknown."""
+    """A line if sizes of pixels differ, or if some are unknown."""
     known = {name: pixel for name, pixel in pixels.items() if pixel is not None}
     unknown = [name for name, pixel in pixels.items() if pixel is None]
     found = []
@@ -70,12 +70,12 @@ def _differences(pixels: Mapping[str, Mpp | None]) -> list[str]:
 
 
 def differ(first: Mpp, second: Mpp) -> bool:
-    """Return whether two sizes of pixels differ by more than those of one scanner."""
+    """Whether two sizes of pixels differ by more than those of one scanner."""
     return any(max(a / b, b / a) > SAME for a, b in zip(first, second, strict=True))
 
 
 def against_run(pixels: Mapping[str, Mpp | None], trained: Iterable[Mpp]) -> list[str]:
-    """Return a line if slides are read at another size of pixels than those that a run was trained on."""
+    """A line if slides are read at another size of pixels than those that a run was trained on."""
     of_run = sorted(trained)
     others = {
         name: pixel
@@ -106,7 +106,7 @@ def say(scales: Mapping[str, Scale], run: str | None) -> None:
 def with_pixels(
     rows: Sequence[dict[str, Any]], scales: Mapping[str, Scale], name_of: Callable[[Path], str]
 ) -> tuple[dict[str, Any], ...]:
-    """Return the rows of slides with the size of the pixels of each, by the name of its path."""
+    """Write the size of the pixels into the row of each slide, by the name of its path."""
     found = (scales.get(name_of(Path(row["path"]))) if row["path"] else None for row in rows)
     sizes = ((scale and scale.pixel) or ("", "") for scale in found)
     return tuple(
@@ -120,10 +120,9 @@ def _in_um(pixel: Mpp) -> str:
 
 
 def trained_pixels(run: str | Path) -> tuple[Mpp, ...]:
-    """Return the sizes of the pixels that a run was trained on, as its table of slides says; none if it does not.
+    """Read the sizes of the pixels that a run was trained on from its table of slides; empty if it has none.
 
-    Args:
-        run: Path of the run folder, or of a model.
+    `run` is a run folder, or a model.
 
     Raises:
         SourceError: The table is damaged.

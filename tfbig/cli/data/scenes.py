@@ -66,7 +66,7 @@ class LabelledScene:
     no_label: float | None = None
 
     def crop(self, rows: tuple[int, int], columns: tuple[int, int]) -> LabelledScene:
-        """Return the same rectangle of all; nothing is read."""
+        """Crop the same rectangle of image, labels and weights; nothing is read."""
         image, labels, weights = (
             each.crop(rows, columns) for each in (self.image, self.labels, self.weights)
         )
@@ -160,15 +160,11 @@ def load(settings: SceneSettings) -> SceneData:
 def draw(
     scenes: Sequence[LabelledScene], size: tuple[int, int] | None, count: int, seed: Sequence[int]
 ) -> list[LabelledScene]:
-    """Return crops at random places, of scenes in proportion to their area; or whole scenes in random order.
+    """Draw crops at random places, of scenes in proportion to their area; or whole scenes in random order.
+
+    `size` is `(rows, columns)` of a crop; None for whole scenes. The same seeds draw the same crops.
 
     A crop without any label is drawn again, up to 16 times. One that cannot be read is returned.
-
-    Args:
-        scenes: The scenes.
-        size: `(rows, columns)` of a crop; None for whole scenes.
-        count: Number of crops.
-        seed: Random seeds; same seeds, same crops.
     """
     rng = np.random.default_rng(seed)
     if size is None:
@@ -179,7 +175,7 @@ def draw(
 
 
 def crop_of(settings: SceneSettings) -> tuple[int, int] | None:
-    """Return rows and columns of a crop, or None for whole scenes."""
+    """The rows and columns of a crop, or None for whole scenes."""
     if settings.crop == "whole":
         return None
     rows, columns = (int(side) for side in settings.crop.split("x"))
@@ -188,10 +184,6 @@ def crop_of(settings: SceneSettings) -> tuple[int, int] | None:
 
 def check_crop(settings: SceneSettings, scenes: Sequence[LabelledScene]) -> None:
     """Check that crops fit the network and the scenes.
-
-    Args:
-        settings: Settings of the run.
-        scenes: Scenes that are cropped.
 
     Raises:
         FlagError: They do not.
@@ -319,13 +311,13 @@ def _decided_classes(
 
 
 def _classes_of(path: Path, column: str | None) -> set[str]:
-    """Return the names of the classes in a file of outlines."""
+    """Read the names of the classes in a file of outlines."""
     table = read_outlines(path, column=column)
     return {OUTLINED} if column is None else {*class_names(path, column, table[column])}
 
 
 def _in_order(names: set[str]) -> list[str]:
-    """Return names sorted, numbers by their value."""
+    """Sort names, numbers by their value."""
     return sorted(
         names, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name)
     )
@@ -357,7 +349,7 @@ def _labelled(scene: RasterSource, label: Path, settings: SceneSettings) -> Labe
 def _open_labels(
     scene: RasterSource, label: Path, settings: SceneSettings
 ) -> tuple[Labels, set[int]]:
-    """Return the labels of a scene and the class numbers that they have, and check that classes have a name."""
+    """Open the labels of a scene, and find the class numbers that they have; classes must have a name."""
     if label.suffix.lower() in VECTORS:
         if settings.target == "regression":
             if settings.label_column is None:
@@ -383,7 +375,7 @@ def _open_labels(
 
 
 def _decided_values(settings: SceneSettings, scenes: Sequence[LabelledScene]) -> SceneSettings:
-    """Return the settings with the mean and deviation of the values of the training labels."""
+    """Fill in the mean and deviation of the values of the training labels."""
     if settings.target != "regression" or settings.value_scale or settings.test_only:
         return settings
     values = np.concatenate([_sampled_values(scene) for scene in scenes])
@@ -398,7 +390,7 @@ def _decided_values(settings: SceneSettings, scenes: Sequence[LabelledScene]) ->
 
 
 def _sampled_values(scene: LabelledScene) -> Any:
-    """Return the values of windows spread evenly over a scene, where they are known."""
+    """Read the values of windows spread evenly over a scene, where they are known."""
     found = []
     height, width = scene.filled.scene.shape[:2]
     for top in np.unique(np.linspace(0, max(height - _SAMPLE, 0), 8).astype(int)):
@@ -416,7 +408,7 @@ def _sampled_values(scene: LabelledScene) -> Any:
 
 
 def _drawn(scene: LabelledScene, size: tuple[int, int], rng: np.random.Generator) -> LabelledScene:
-    """Return a crop at a random place that has a label, if one of the first places has."""
+    """Draw a crop at a random place that has a label, if one of the first places has."""
     shape = scene.filled.scene.shape
     for _ in range(TRIES):
         top, left = (int(rng.integers(n - m + 1)) for n, m in zip(shape, size, strict=False))

@@ -19,13 +19,13 @@ from tfbig.units import counted
 K = TypeVar("K")
 V = TypeVar("V")
 _MOST_TRIED = 20
-"""Most names of which one is shown that another is like."""
+"""Most names for which a similar one is looked for."""
 
 
 def assigned(
     table: str | Path, rows: Mapping[str, V], things: Names[K], of: str = "slide"
 ) -> dict[K, V]:
-    """Return what the rows of a table say about things, and say which rows match none.
+    """Match the rows of a table with the things that they name, and say which rows match none.
 
     Raises:
         SourceError: A row may mean several things, or two rows say different things about one.
@@ -93,5 +93,5 @@ def say_numbers(where: str | Path, as_numbers: Sequence[str]) -> None:
 
 
 def hint(alike: str | None) -> str:
-    """Return a question after a name that was not found, or an empty text."""
+    """Ask about the name that is most like one that was not found; empty without one."""
     return f" (is it {alike}?)" if alike else ""

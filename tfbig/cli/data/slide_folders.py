@@ -51,7 +51,7 @@ class SlideFiles:
         return names.files(self.paths, self.folder, self.ANYWHERE)
 
     def match(self, slide: str) -> Match[Path] | None:
-        """Return the file of a slide and how its name was matched, or None.
+        """Find the file of a slide, and how its name was matched; None if there is no such file.
 
         Raises:
             SourceError: There are two.
@@ -60,7 +60,7 @@ class SlideFiles:
         return found and Match(found.how, [self.only([*map(Path, found.things)], slide)])
 
     def only(self, paths: list[Path], slide: str) -> Path:
-        """Return the one file among those of a slide.
+        """Choose one file among those of a slide.
 
         Raises:
             SourceError: There are two.
@@ -74,29 +74,17 @@ class SlideFiles:
 
 
 def bags_in(folder: Path) -> list[Path]:
-    """Return the bags of features in a folder, by name.
-
-    Args:
-        folder: The folder.
-    """
+    """List the bags of features in a folder, by name."""
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in BAG_SUFFIXES)
 
 
 def slides_in(folder: Path) -> list[Path]:
-    """Return the slides in a folder, by name; if it has none, those in its subfolders, such as GDC's downloads have.
-
-    Args:
-        folder: The folder.
-    """
+    """List the slides in a folder, by name; if it has none, those in its subfolders, as GDC's downloads have."""
     return sorted(filter(_is_slide, folder.iterdir())) or slides_below(folder)
 
 
 def slides_below(folder: Path) -> list[Path]:
-    """Return the slides in a folder and in its subfolders, by name; results and folders `masks` are left out.
-
-    Args:
-        folder: The folder.
-    """
+    """List the slides in a folder and in its subfolders, by name; results and folders `masks` are left out."""
     files = sorted(folder.rglob("*"))
     others = {path.parent for path in files if path.name in RESULTS}
     others |= {path for path in files if path.name == MASKS}
@@ -104,35 +92,22 @@ def slides_below(folder: Path) -> list[Path]:
 
 
 def without_masks(files: Sequence[Path], title: Callable[[Path], str] = title_of) -> list[Path]:
-    """Return the files that are not named as the mask of another one: `name_mask.tif` is the mask of `name.tif`.
+    """Drop files that are named as the mask of another one: `name_mask.tif` is the mask of `name.tif`.
 
-    Args:
-        files: The files.
-        title: Function that returns the name of a file without its suffixes.
+    `title` gives the name of a file without its suffixes.
     """
     masks = {title(file) + ending for file in files for ending in MASK_ENDINGS}
     return [file for file in files if title(file) not in masks]
 
 
 def files_in(folder: Path, suffixes: Collection[str]) -> list[Path]:
-    """Return the files of a folder with some suffixes, by name; there are none if it does not exist.
-
-    Args:
-        folder: The folder.
-        suffixes: The suffixes, in lower case.
-    """
+    """List the files of a folder with some suffixes in lower case, by name; empty if it does not exist."""
     files = folder.iterdir() if folder.is_dir() else ()
     return sorted(file for file in files if file.suffix.lower() in suffixes)
 
 
 def file_of(folder: Path, name: str, suffixes: Sequence[str]) -> Path | None:
-    """Return the file of a name in a folder, `NAME` and a suffix in any case, or None.
-
-    Args:
-        folder: The folder.
-        name: The name, whole.
-        suffixes: The suffixes, the first that there is counts.
-    """
+    """Find the file of a whole name in a folder, `NAME` and a suffix in any case; the first suffix counts."""
     found = {
         file.suffix.lower(): file for file in files_in(folder, suffixes) if title_of(file) == name
     }
@@ -142,13 +117,7 @@ def file_of(folder: Path, name: str, suffixes: Sequence[str]) -> Path | None:
 def say_unused_masks(
     images: Sequence[Path], used: Collection[Path], suffixes: Collection[str]
 ) -> None:
-    """Print to standard error which masks, in the folders `masks` beside images, are of none of these.
-
-    Args:
-        images: The images.
-        used: The masks that are used.
-        suffixes: Suffixes of masks.
-    """
+    """Print to standard error which masks, in the folders `masks` beside images, are of none of these."""
     for folder in sorted({image.parent / MASKS for image in images}):
         masks = files_in(folder, suffixes)
         left = [mask.name for mask in masks if mask not in used]
@@ -158,12 +127,7 @@ def say_unused_masks(
 
 
 def masks_of(images: Sequence[Path], suffixes: Collection[str]) -> dict[Path, Path]:
-    """Return the masks of the images that have one: `masks/name.*`, else `name_mask.*`, beside `name.tif`.
-
-    Args:
-        images: The images.
-        suffixes: Suffixes of masks.
-    """
+    """Find the masks of the images that have one: `masks/name.*`, else `name_mask.*`, beside `name.tif`."""
     folders = {image.parent for image in images}
     named = {
         file.with_name(title_of(file)): file
@@ -181,12 +145,7 @@ def masks_of(images: Sequence[Path], suffixes: Collection[str]) -> dict[Path, Pa
 
 
 def passed_over(folder: Path, files: Collection[Path]) -> str:
-    """Return how many files of a folder are not read, by suffix, such as "1 .csv, 2 .txt"; hidden ones do not count.
-
-    Args:
-        folder: The folder.
-        files: The files, and folders, that are read.
-    """
+    """Count the files of a folder that are not read, by suffix, such as "1 .csv, 2 .txt", without hidden ones."""
     if folder in files:  # a series of planes
         return ""
     others = Counter(
@@ -198,11 +157,7 @@ def passed_over(folder: Path, files: Collection[Path]) -> str:
 
 
 def classes_in(folder: Path) -> dict[str, list[Path]]:
-    """Return the slides of each subfolder, where subfolders are classes; a folder without slides is none.
-
-    Args:
-        folder: The folder.
-    """
+    """List the slides of each subfolder, where subfolders are classes; a folder without slides is none."""
     folders = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     slides = {each.name: slides_below(each) for each in folders}
     return {name: found for name, found in slides.items() if found}

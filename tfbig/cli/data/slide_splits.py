@@ -111,7 +111,7 @@ def _of_table(settings: SegmentationSettings, path: Path) -> SlideSplits:
 
 
 def _read(settings: SegmentationSettings, path: Path) -> Table:
-    """Return the table with the `path`, `mask` and `split` of each slide.
+    """Read the table with the `path`, `mask` and `split` of each slide.
 
     Raises:
         SourceError: The table is wrong.
@@ -127,7 +127,7 @@ def _read(settings: SegmentationSettings, path: Path) -> Table:
 
 
 def _mask(row: Row, table: Table) -> Path | None:
-    """Return the mask of a row: that of its cell, else that beside the slide, or None.
+    """Find the mask of a row: that of its cell, else that beside the slide, or None.
 
     Raises:
         SourceError: There is no such file.
@@ -144,7 +144,7 @@ def _mask(row: Row, table: Table) -> Path | None:
 
 
 def _saved(row: Row) -> dict[str, Any]:
-    """Return a row as a run saves it, with absolute paths."""
+    """A row as a run saves it, with absolute paths."""
     names = ("path", "mask")
     files = {name: "" if row[name] is None else str(row[name].resolve()) for name in names}
     return {"slide_id": row["slide_id"], "split": row["split"], **files}

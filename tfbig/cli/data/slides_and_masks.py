@@ -54,26 +54,25 @@ class LabelledSlide:
     fill: int | None = None
 
     def crop(self, rows: tuple[int, int], columns: tuple[int, int]) -> LabelledSlide:
-        """Return the same rectangle of image and labels; nothing is read."""
+        """Crop the same rectangle of image and labels; nothing is read."""
         return LabelledSlide(
             self.name, self.image.crop(rows, columns), self.labels.crop(rows, columns)
         )
 
     def darker(self, offset: int) -> LabelledSlide:
-        """Return the slide with every gray level `offset` darker, and with the labels of that slide.
+        """Make the slide `offset` gray levels darker, with the labels of the darker slide.
+
+        A negative offset makes it brighter.
 
         Labels that are computed from the slide change with it: a network that learns one label for several gray levels
         learns no threshold. Labels of a mask do not change.
-
-        Args:
-            offset: Gray levels; negative for a brighter slide.
         """
         labels = self.labels if self.means is None else _labels(self.means, WHITE + offset)
         fill = None if self.fill is None else min(max(self.fill + offset, 0), 255)
         return replace(self, image=Darker(self.image, offset), labels=labels, fill=fill)
 
     def padded(self) -> LabelledSlide:
-        """Return it with background below and to the right, up to a multiple of the network's stride."""
+        """Add background below and to the right, up to a multiple of the network's stride."""
         image = sources.Padded(self.image, UNET_STRIDE, self.fill or 0)
         return LabelledSlide(self.name, image, sources.Padded(self.labels, UNET_STRIDE))
 
@@ -107,13 +106,11 @@ def open_slide(
     masking: Masking | None = None,
     outlines: OutlineRule | None = None,
 ) -> LabelledSlide:
-    """Open a slide, and open or compute its labels.
+    """Open a slide, RGB or gray, uint8, with bright background, and open or compute its labels.
 
-    Args:
-        path: Path of the slide: RGB or gray, uint8, bright background.
-        mask: Path of a mask of the same size, or of outlines in GeoJSON; by default `tissue_mask` computes the labels.
-        masking: What background is given one colour, before labels are computed; None for none.
-        outlines: Which outlines count; by default `OutlineRule()`.
+    The mask has the same size, or is a file of outlines in GeoJSON; by default `tissue_mask` computes the labels.
+    `masking` says what background is given one colour, before labels are computed; None for none. `outlines` says
+    which outlines count.
 
     Raises:
         SourceError: A file is damaged or not an image, the slide is smaller than the network's stride,
@@ -138,11 +135,7 @@ def open_slide(
 
 
 def mask_of(path: Path) -> Path | None:
-    """Return the mask of a slide `name.tif`: `masks/name.*` or `name_mask.*` beside it, an image or outlines, or None.
-
-    Args:
-        path: Path of the slide.
-    """
+    """Find the mask of `name.tif`: `masks/name.*` or `name_mask.*` beside it, an image or outlines, or None."""
     return masks_of([path], OF_MASKS).get(path)
 
 
@@ -216,17 +209,13 @@ def draw(
     seed: Sequence[int],
     brightness: int = 0,
 ) -> list[LabelledSlide]:
-    """Return crops at random places and of random brightness, from each slide in turn.
+    """Draw crops at random places and of random brightness, from each slide in turn.
+
+    `size` is `(rows, columns)` of a crop; None for whole slides, in random order. `count` is the number of crops of
+    all slides. The same seeds draw the same crops. `brightness` is its largest change, in gray levels.
 
     The background of one slide is as dark as faint tissue of another; a network without such examples memorises the
     brightness of the background.
-
-    Args:
-        slides: Slides to crop.
-        size: `(rows, columns)` of a crop; None for whole slides, in random order.
-        count: Number of crops of all slides.
-        seed: Random seeds; same seeds, same crops.
-        brightness: Largest change of brightness, in gray levels.
     """
     rng = np.random.default_rng(seed)
     order = np.arange(count) if size else rng.permutation(count)
@@ -261,7 +250,7 @@ def _size(source: sources.Source) -> str:
 
 @lru_cache(maxsize=256)
 def _labels(means: BlockMeans, white: int) -> sources.Source:
-    """Return the labels at a threshold; slides in memory take at most 21 of them in an epoch."""
+    """Compute the labels at a threshold; slides in memory take at most 21 of them in an epoch."""
     return means.labels(white)
 
 

@@ -83,7 +83,7 @@ class Data:
 def with_classes(
     table: Table, names: Sequence[str] | None = None, count: int | None = None
 ) -> tuple[Table, tuple[str, ...]]:
-    """Return the table with `label` as the number of a class, and the names of the classes.
+    """Write the number of a class as `label` into a table, and name the classes.
 
     Names are in order; by default they are the labels, sorted, or the numbers 0, 1, ... that these are, up to a count.
 
@@ -103,7 +103,7 @@ def with_classes(
 
 
 def _with_whole_labels(table: Table, names: Sequence[str] | None) -> Table:
-    """Return the table with labels 0, 1, ... for 0.0, 1.0, ... of spreadsheets, unless classes are named so."""
+    """Write labels 0, 1, ... for 0.0, 1.0, ... of spreadsheets, unless classes are named so."""
     labels = [whole_number(row["label"]) for row in table.rows]
     if not all(label.isdecimal() for label in (*labels, *(names or ()))):
         return table
@@ -113,7 +113,7 @@ def _with_whole_labels(table: Table, names: Sequence[str] | None) -> Table:
 
 
 def _names(table: Table) -> list[str]:
-    """Return the labels, sorted; if they are numbers, there is one for every number up to the largest."""
+    """Sort the labels; if they are numbers, there is one for every number up to the largest."""
     rows, path = table.rows, table.path
     kinds = sorted({row["label"] for row in rows})
     numbers = sorted(int(label) for label in kinds if label.isdecimal())
@@ -165,7 +165,7 @@ def none_usable(items: str, split: str, failed: Sequence[tuple[str, str]]) -> So
 def split_rows(
     rows: Sequence[dict[str, Any]], shares: Sequence[float] = (0.7, 0.1, 0.2), seed: int = 0
 ) -> list[Any]:
-    """Return the rows with a `split`, stratified by `stratum`, else by label; all rows of a case are in one split.
+    """Draw the `split` of rows, stratified by `stratum`, else by label; all rows of a case are in one split.
 
     A case with several strata counts for its first. The shares of all cases are exact up to one case, those of each
     class up to one and a half; classes of few cases share a validation set. The same seed makes the same split.
@@ -190,7 +190,7 @@ def _interleaved(shares: Sequence[float], count: int) -> Iterator[str]:
 
 
 def read_clam_splits(path: Path) -> dict[str, str]:
-    """Return `{slide: split}` of a file `splits_0.csv` of CLAM, with columns `train`, `val` and `test`.
+    """Read the split of each slide in a file `splits_0.csv` of CLAM, with columns `train`, `val` and `test`.
 
     Raises:
         SourceError: The file is missing, lacks a column, or has a slide in two of them.
@@ -242,7 +242,7 @@ def write_tables(
 
 
 def exit_code(folder: Path) -> int:
-    """Return 0, or 3 if something was skipped, now or before, and is listed in `failed.csv`."""
+    """The exit code: 3 if something was skipped, now or before, and is listed in `failed.csv`, else 0."""
     return 3 if (folder / run_folder.FAILED).exists() else 0
 
 
@@ -253,7 +253,7 @@ def print_failed(folder: Path) -> None:
 
 
 def strata_of(rows: Sequence[Cells]) -> dict[str, Any]:
-    """Return the stratum of each case, or its label if it has any; a case has that of its first row."""
+    """The stratum of each case, or its label if it has any; a case has that of its first row."""
     strata: dict[str, Any] = {}
     for row, case in zip(rows, cases_of(rows), strict=True):
         strata.setdefault(case, row.get("stratum", row.get("label", "")))
@@ -261,7 +261,7 @@ def strata_of(rows: Sequence[Cells]) -> dict[str, Any]:
 
 
 def cases_by_stratum(rows: Sequence[Cells]) -> list[list[str]]:
-    """Return the cases of each stratum, sorted by it."""
+    """Group the cases by stratum, in the order of the strata."""
     groups: dict[Any, list[str]] = {}
     for case, stratum in strata_of(rows).items():
         groups.setdefault(stratum, []).append(case)

@@ -39,7 +39,7 @@ class SplitFlags(Protocol):
 
 
 def with_splits(table: Table, settings: SplitFlags, key: str = "slide_id") -> Table:
-    """Return the table with the `split` of each row; rows whose `key` a file of splits does not name are dropped.
+    """Find the `split` of each row of a table; rows whose `key` a file of splits does not name are dropped.
 
     In an evaluation of other data than those of the run, all rows without a split are for testing. Splits that are
     drawn depend on the table alone, not on which files are there: a run that is resumed when a missing file was added
@@ -69,13 +69,13 @@ def with_splits(table: Table, settings: SplitFlags, key: str = "slide_id") -> Ta
 
 
 def is_other_data(settings: SplitFlags) -> bool:
-    """Return whether an evaluated run was trained on data in another place."""
+    """Whether an evaluated run was trained on data in another place."""
     config = read_yaml(Path(settings.test_only or "") / run_folder.CONFIG)
     return Path(config.get("data") or "").resolve() != Path(settings.data or "").resolve()
 
 
 def _of_file(table: Table, path: Path, key: str) -> Table:
-    """Return the rows that a file of splits names, with their split, and say which it does not name.
+    """Keep the rows that a file of splits names, with their split, and say which it does not name.
 
     Raises:
         SourceError: It names none of them, or one in two splits.

@@ -9,12 +9,7 @@ NONE = "none"
 
 
 def normalised(image: Source, slide: Slide, stain: str) -> Source:
-    """Return an image of a slide with normalised colours.
-
-    Args:
-        image: The slide at any resolution.
-        slide: The slide.
-        stain: Value of `--stain`; "none" returns the image.
+    """Normalise the colours of an image of a slide; `stain` is the value of `--stain`, "none" for no change.
 
     Raises:
         SourceError: The slide is not in colour, or has too few stains.

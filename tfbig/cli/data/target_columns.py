@@ -72,14 +72,14 @@ class TargetColumns(ABC):
 
     @abstractmethod
     def labelled(self, table: Table, key: str) -> Labelled:
-        """Return the table with what is to be predicted; its column `key` names a bag, an image or a slide.
+        """Label a table with what is to be predicted; its column `key` names a bag, an image or a slide.
 
         Raises:
             SourceError: A cell is wrong, or nothing can be learned from the column.
         """
 
     def shown(self, row: Row, classes: Sequence[str]) -> dict[str, str]:
-        """Return the columns of a row as the table of a run shows them."""
+        """The columns of a row as the table of a run shows them."""
         return {name: row[name] for name in self.names}
 
 
@@ -90,13 +90,13 @@ class ClassColumn(TargetColumns):
     whole = True
 
     def labelled(self, table: Table, key: str) -> Labelled:
-        """Return the rows with the number of their class."""
+        """Label rows with the number of their class."""
         count = getattr(self.settings, "num_classes", None) if key != "slide_id" else None
         numbered, classes = splits.with_classes(table, self.settings.class_names, count)
         return Labelled(numbered, self, classes)
 
     def shown(self, row: Row, classes: Sequence[str]) -> dict[str, str]:
-        """Return the name of the class of a row."""
+        """The name of the class of a row."""
         return {"label": classes[row["label"]]}
 
 
@@ -106,7 +106,7 @@ class SurvivalColumns(TargetColumns):
     names = ("time", "event")
 
     def labelled(self, table: Table, key: str) -> Labelled:
-        """Return the rows with the tuple of time, event and number of the case."""
+        """Label rows with the tuple of time, event and number of the case."""
         rows, times = table.rows, table.numbers("time", _A_TIME, least=0)
         observed = [
             (time, _zero_or_one(row, "event", _AN_EVENT))
@@ -136,7 +136,7 @@ class ValueColumn(TargetColumns):
     names = ("value",)
 
     def labelled(self, table: Table, key: str) -> Labelled:
-        """Return the rows with the tuple of their value, split by the quarter of it."""
+        """Label rows with the tuple of their value, and split them by the quarter of it."""
         values = np.array(table.numbers("value", "a finite number"))
         if self.learns and (values == values[0]).all():
             raise SourceError(
@@ -157,7 +157,7 @@ class LabelColumns(TargetColumns):
     names = ()
 
     def labelled(self, table: Table, key: str) -> Labelled:
-        """Return the rows with the tuple of their labels, `UNKNOWN` for empty cells."""
+        """Label rows with the tuple of their labels, `UNKNOWN` for empty cells."""
         names = self._label_names(table)
         labels = [tuple(_label(row, f"{LABEL}{name}") for name in names) for row in table.rows]
         if self.learns:
@@ -180,7 +180,7 @@ class LabelColumns(TargetColumns):
         return tuple(self.settings.class_names or found)
 
     def shown(self, row: Row, classes: Sequence[str]) -> dict[str, str]:
-        """Return the labels of a row."""
+        """The labels of a row."""
         return {f"{LABEL}{name}": row[f"{LABEL}{name}"] for name in classes}
 
 
@@ -193,12 +193,12 @@ COLUMNS: dict[str, type[TargetColumns]] = {
 
 
 def of(settings: MILSettings | ImageSettings) -> TargetColumns:
-    """Return the columns of the target of a run."""
+    """The columns of the target of a run."""
     return COLUMNS[settings.target](settings)
 
 
 def read(path: Path, key: str, settings: MILSettings | ImageSettings) -> Labelled:
-    """Return a table of images or bags with their `label`, `split` and `path`, which is that of the column `key`.
+    """Read a table of images or bags with `label`, `split` and `path`, which is that of the column `key`.
 
     Raises:
         SourceError: The table is wrong, or with `--confine` a file is elsewhere.
@@ -234,7 +234,7 @@ def _label(row: Row, column: str) -> int:
 
 
 def _zero_or_one(row: Row, column: str, expected: str) -> int:
-    """Return 0 or 1, which a spreadsheet may write as 1.0 or 1,0.
+    """Read 0 or 1, which a spreadsheet may write as 1.0 or 1,0.
 
     Raises:
         SourceError: The cell is anything else.

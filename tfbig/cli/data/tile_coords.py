@@ -21,12 +21,7 @@ OF_TRIDENT = "_patches"
 
 
 def file_of(folder: str | Path, path: str | Path) -> Path:
-    """Return the file with the tiles of a slide, `SLIDE.h5`, or `SLIDE_patches.h5` as TRIDENT names it.
-
-    Args:
-        folder: Folder of `--coords`.
-        path: Path of the slide.
-    """
+    """Find the file of the tiles of a slide, `SLIDE.h5`, or `SLIDE_patches.h5` as TRIDENT names it."""
     titles = names.titles_of(path)
     files = [
         Path(folder) / f"{title}{ending}.h5" for title in titles for ending in ("", OF_TRIDENT)
@@ -35,20 +30,13 @@ def file_of(folder: str | Path, path: str | Path) -> Path:
 
 
 def paths_in(folder: str | Path) -> dict[str, Path]:
-    """Return the files of tiles in a folder, by the name of their slide.
-
-    Args:
-        folder: Folder of `--coords`.
-    """
+    """List the files of tiles in a folder, by the name of their slide."""
     files = sorted(Path(folder).glob("*.h5"))
     return {file.stem.removesuffix(OF_TRIDENT): file for file in files}
 
 
 def read(file: Path) -> Coords:
     """Read a file of tiles; if `tfbig tile` failed on the slide, the error says why.
-
-    Args:
-        file: Path of the file.
 
     Raises:
         SourceError: The file cannot be read.
@@ -65,7 +53,7 @@ def read(file: Path) -> Coords:
 
 
 def resolution_of(coords: Coords) -> dict[str, Any]:
-    """Return the resolution that the tiles were made with, such as `{"mpp": 0.5}`; empty if the file does not say."""
+    """The resolution that the tiles were made with, such as `{"mpp": 0.5}`; empty if the file does not say."""
     kinds = {"mpp": float, "magnification": float, "level": int}
     made_with = coords.made_with
     return {key: kind(made_with[key]) for key, kind in kinds.items() if key in made_with}
@@ -76,11 +64,7 @@ def check(
 ) -> None:
     """Check that tiles were made with the resolution and the size that are asked for.
 
-    Args:
-        file: The file of the tiles.
-        coords: The tiles.
-        resolution: The resolution that is asked for, such as `{"mpp": 0.5}`, or an empty dict.
-        size: Rows and columns of a tile that are asked for, or None.
+    `resolution` is such as `{"mpp": 0.5}`, or empty; `size` is the rows and columns of a tile, or None.
 
     Raises:
         SourceError: The file says something else.
@@ -100,13 +84,7 @@ def check(
 def of_slide(
     file: Path, slide: Slide, resolution: Mapping[str, float], size: int | None = None
 ) -> Coords:
-    """Read the tiles of a slide, and check that they are those that are asked for.
-
-    Args:
-        file: The file of the tiles.
-        slide: The slide.
-        resolution: As in `check`.
-        size: As in `check`.
+    """Read the tiles of a slide, and check, as `check` does, that they are those that are asked for.
 
     Raises:
         SourceError: The file cannot be read, or its tiles are others.
@@ -128,12 +106,7 @@ def check_pixels(
 ) -> None:
     """Check the micrometres per pixel of tiles, along rows and columns, whatever their file says.
 
-    Args:
-        file: The file.
-        name: Name of the slide.
-        mpp: Micrometres per pixel of the tiles along rows and columns, or None if unknown.
-        resolution: As in `check`.
-        side: Side of a tile in pixels of level 0, which files round.
+    `mpp` is None if unknown; `side` is that of a tile in pixels of level 0, which files round.
 
     Raises:
         SourceError: They are not those that are asked for.
@@ -156,7 +129,7 @@ def _contradiction(file: Path, tiles: str, name: str, value: float) -> SourceErr
 
 
 def _agree(name: str, value: float, made_with: Mapping[str, float]) -> bool:
-    """Return whether a resolution is that of the file; True if the file does not say it in a comparable way."""
+    """Whether a resolution is that of the file; true if the file does not say it in a comparable way."""
     if name in made_with:
         return math.isclose(made_with[name], value, rel_tol=1e-6)
     if not made_with or "level" in made_with:
@@ -168,11 +141,7 @@ def _agree(name: str, value: float, made_with: Mapping[str, float]) -> bool:
 
 
 def nominal_mpp(resolution: Mapping[str, float]) -> float | None:
-    """Return the micrometres per pixel of `mpp` or `magnification`; None for a level, or nothing.
-
-    Args:
-        resolution: As in `check`.
-    """
+    """The micrometres per pixel of `mpp` or `magnification`; None for a level, or nothing."""
     if "magnification" in resolution:
         return UM_TIMES_POWER / resolution["magnification"]
     return resolution.get("mpp")

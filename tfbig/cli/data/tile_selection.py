@@ -59,9 +59,7 @@ class Selection:
     def find(self, slide: Slide, step: float) -> Coords:
         """Find the tiles of a slide, and print a warning if its tissue is uncertain.
 
-        Args:
-            slide: The slide.
-            step: Width of a pixel of the tile in pixels of level 0.
+        `step` is the width of a pixel of the tile in pixels of level 0.
 
         Raises:
             SourceError: No tile has enough tissue.
@@ -86,13 +84,9 @@ class Selection:
         tissue: Tissue | None,
         ticked: Callable[[int, int], object] | None = None,
     ) -> Coords:
-        """Find the tiles of a slide whose tissue is known.
+        """Find the tiles of a slide whose tissue is known; None selects all tiles.
 
-        Args:
-            slide: The slide.
-            step: As in `find`.
-            tissue: The tissue, or None to select all tiles.
-            ticked: Called with the number of tiles that were read, and of all tiles.
+        `ticked` is called with the number of tiles that were read, and of all tiles.
 
         Raises:
             SourceError: As in `find`.
@@ -118,7 +112,7 @@ class Selection:
         )
 
     def _keep(self, tiles: Tiles) -> Passes:
-        """Return which tiles have enough grey pixels, are sharp and have no pen marks."""
+        """Select the tiles that have enough grey pixels, are sharp and have no pen marks."""
         passes: Passes = np.ones(len(tiles), bool)
         if self.tissue == "grey-tiles":
             passes &= tiling.grey_share(tiles) >= self.min_tissue

@@ -155,7 +155,7 @@ def load(settings: VolumeSegmentationSettings, stride: tuple[int, int, int]) -> 
 
 
 def _table(folder: Path, settings: VolumeSegmentationSettings) -> tuple[Table, tuple[str, ...]]:
-    """Return `name`, `images`, `labels` and perhaps `split` of each volume, and the names of the classes."""
+    """Read `name`, `images`, `labels` and perhaps `split` of each volume, and the names of the classes."""
     if (folder / TABLE).exists():
         if settings.class_names is None:
             raise paths.FlagError(
@@ -178,7 +178,7 @@ def _table(folder: Path, settings: VolumeSegmentationSettings) -> tuple[Table, t
 
 
 def _with_files(table: Table) -> Table:
-    """Return the table with the `name`, the `images` and the `labels` of each volume."""
+    """Find the `name`, the `images` and the `labels` of each volume of a table."""
     placed = []
     for row in table.rows:
         images = tuple(table.file(row[name]) for name in table.like(*CHANNELS) if row[name])
@@ -209,7 +209,7 @@ def _preparation(
 
 
 def _orientation(rows: Sequence[Row]) -> str | None:
-    """Return the orientation of the first training volume that can be opened; if none can, of any."""
+    """Find the orientation of the first training volume that can be opened; if none can, of any."""
     for row in sorted(rows, key=lambda row: row["split"] != "train"):
         try:
             return prepared_volumes.stacked(row["images"], row["name"]).orientation
@@ -261,14 +261,7 @@ def _check_channels(volume: LabelledVolume, channels: int) -> None:
 def open_case(
     name: str, images: Sequence[Path], labels: Path, preparation: Preparation, classes: int
 ) -> LabelledVolume:
-    """Open a volume and its labels; only headers are read.
-
-    Args:
-        name: Name of the case.
-        images: Files of the channels.
-        labels: File of the labels.
-        preparation: How the network reads volumes.
-        classes: Number of classes.
+    """Open a volume, from the files of its channels, and its labels; only headers are read.
 
     Raises:
         SourceError: A file cannot be opened, or the labels are on another grid.
@@ -288,7 +281,7 @@ def open_case(
 
 
 def _saved(row: Row) -> dict[str, Any]:
-    """Return a row as a run saves it, with absolute paths."""
+    """A row as a run saves it, with absolute paths."""
     images = [str(Path(path).resolve()) for path in row["images"]]
     named = (
         {"image": images[0]}
@@ -308,16 +301,11 @@ def draw(
     foreground: float = 0.0,
     mirror: bool = False,
 ) -> list[LabelledVolume]:
-    """Return crops at random places, from each volume in turn, or whole volumes in random order.
+    """Draw crops at random places, from each volume in turn, or whole volumes in random order.
 
-    Args:
-        volumes: Volumes to crop.
-        size: Planes, rows and columns of a crop; None for whole volumes, padded.
-        count: Number of crops of all volumes.
-        seed: Random seeds; same seeds, same crops.
-        preparation: How the network reads volumes.
-        foreground: Share of the crops that are centred at a voxel of the foreground, of each class as often.
-        mirror: Whether to reverse each axis in half of the cases.
+    `size` is planes, rows and columns of a crop; None for whole volumes, padded. `count` is the number of crops of
+    all volumes; the same seeds draw the same crops. `foreground` is the share of crops centred at a voxel of the
+    foreground, of each class as often. With `mirror`, each axis is reversed in half of the cases.
     """
     rng = np.random.default_rng(seed)
     order = np.arange(count) if size else rng.permutation(count)
@@ -339,12 +327,7 @@ def draw(
 
 
 def whole(volume: LabelledVolume, preparation: Preparation) -> LabelledVolume:
-    """Return a whole volume, padded to multiples of the stride of the network.
-
-    Args:
-        volume: The volume.
-        preparation: How the network reads volumes.
-    """
+    """Pad a whole volume to multiples of the stride of the network."""
     image = preparation.padded(volume.image, preparation.fill)
     return replace(volume, image=image, labels=preparation.padded(volume.labels))
 
@@ -356,7 +339,7 @@ def _crop(
     foreground: float,
     rng: np.random.Generator,
 ) -> LabelledVolume:
-    """Return a crop at a random place; volumes that are smaller are padded."""
+    """Crop a volume at a random place; volumes that are smaller are padded."""
     centred = rng.random() < foreground
     padded = replace(
         volume,
@@ -379,5 +362,5 @@ def _crop(
 
 
 def _mapped(volume: LabelledVolume, change: Any) -> LabelledVolume:
-    """Return a volume with image and labels changed alike."""
+    """Apply a change to image and labels."""
     return replace(volume, image=change(volume.image), labels=change(volume.labels))

@@ -10,12 +10,9 @@ from tfbig.sources.volumes.opening import is_volume, suffix_of
 
 
 def volumes_in(folder: Path) -> list[Path]:
-    """Return the volumes in a folder, by name: the folder itself if it is a DICOM series, else its files and series.
+    """List the volumes in a folder, by name: the folder itself if it is a DICOM series, else its files and series.
 
     Of cases with a file for each channel, `CASE_0000.nii.gz`, `CASE_0001.nii.gz`, ..., the first is returned.
-
-    Args:
-        folder: The folder.
     """
     if is_series(folder):
         return [folder]
@@ -31,11 +28,9 @@ def volumes_in(folder: Path) -> list[Path]:
 
 
 def channels_of(path: Path, count: int) -> list[Path]:
-    """Return the files of the channels of a case, given the first; one file if it is not named so.
+    """The files of the channels of a case, given the first; one file if it is not named so.
 
-    Args:
-        path: File of the first channel, or of all.
-        count: Number of channels that are looked for.
+    `count` channels are looked for.
     """
     if _channel(path) != 0 or count == 1:
         return [path]
@@ -44,23 +39,22 @@ def channels_of(path: Path, count: int) -> list[Path]:
 
 
 def case_of(path: Path) -> str:
-    """Return the name of the case of a volume, without the number of its channel, after which results are named.
+    """The name of the case of a volume, without the number of its channel, after which results are named.
 
-    Args:
-        path: File of the first channel, or of all; or the folder of a series.
+    `path` is the file of the first channel, or of all; or the folder of a series.
     """
     title = title_of(path)
     return title if _channel(path) is None else title[:-5]
 
 
 def _channel(path: Path) -> int | None:
-    """Return the number of the channel in `CASE_0000.nii.gz`, or None."""
+    """The number of the channel in `CASE_0000.nii.gz`, or None."""
     head, _, number = title_of(path).rpartition("_")
     is_number = bool(head) and len(number) == 4 and number.isdecimal() and suffix_of(path)
     return int(number) if is_number else None
 
 
 def _sibling(path: Path, number: int) -> Path:
-    """Return the file of another channel of a case."""
+    """The file of another channel of a case."""
     suffix = path.name[len(title_of(path)) :]
     return path.with_name(f"{case_of(path)}_{number:04}{suffix}")

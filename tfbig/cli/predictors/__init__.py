@@ -19,10 +19,7 @@ from tfbig.patchgd import PatchGDSegmentation
 
 
 def make(settings: PredictSettings) -> Predictor:
-    """Return the predictor for `settings.model`.
-
-    Args:
-        settings: Settings of the command.
+    """Choose the predictor for `settings.model`, and load the model.
 
     Raises:
         SourceError: There is no such model, or its inputs and outputs are of another kind.
@@ -48,9 +45,8 @@ def make(settings: PredictSettings) -> Predictor:
     if kind is None:
         raise SourceError(
             f"{settings.model}: maps {image.shape} to {output.shape}; expected images [N, H, W, C] to masks "
-            "[N, H, W, K] or to classes [N, K], volumes "
-            "[N, D, H, W, C] to masks [N, D, H, W, K], or bags of tiles [N, n, H, W, C] or of features [N, n, d] to "
-            "classes."
+            "[N, H, W, K] or to classes [N, K], volumes [N, D, H, W, C] to masks [N, D, H, W, K], or bags of tiles "
+            "[N, n, H, W, C] or of features [N, n, d] to classes."
         )
     predictor: Predictor = kind(settings, plain, config)
     return predictor

@@ -79,7 +79,7 @@ class Bags(Predictor):
         return f"{path.name}: {caption}, {count} tiles, attention up to {np.max(attention):.3g}"
 
     def _coords(self, path: Path, slide: Slide) -> sources.Coords:
-        """Return the tiles of a file in `--coords`, those that the run was trained on, or those that hold tissue."""
+        """The tiles of a file in `--coords`, those that the run was trained on, or those that hold tissue."""
         settings = self.settings
         if settings.coords:
             return self._checked(tile_coords.file_of(settings.coords, path), slide)
@@ -89,7 +89,7 @@ class Bags(Predictor):
         return selection.find(slide, slide.step(**slide_batch.resolution(settings)))
 
     def _checked(self, file: Path, slide: Slide) -> sources.Coords:
-        """Return the tiles of a file, after comparing them with the network, the flags and the run."""
+        """Read the tiles of a file, and compare them with the network, the flags and the run."""
         coords = tile_coords.of_slide(file, slide, self.resolution)
         if coords.size != self.size:
             raise SourceError(
@@ -114,7 +114,7 @@ def _check_network(name: str, plain: Any) -> None:
 
 
 def _min_tissue(settings: PredictSettings, config: Config) -> float:
-    """Return the smallest share of tissue in a tile: that of the flag, of the run, or the default."""
+    """The smallest share of tissue in a tile: that of the flag, of the run, or the default."""
     if settings.min_tissue is not None:
         return settings.min_tissue
     share: float = config.get("min_tissue") or MIN_TISSUE
@@ -122,7 +122,7 @@ def _min_tissue(settings: PredictSettings, config: Config) -> float:
 
 
 def _coords_of_run(settings: PredictSettings, config: Config) -> dict[Path, Path]:
-    """Return `{slide: file}` of the tiles that a run was trained on, if it used `--coords` at the same resolution."""
+    """Find the tiles of each slide, by path, that a run with `--coords` at the same resolution was trained on."""
     if not config.get("coords"):
         return {}
     if slide_batch.asked_resolution(settings) != results.resolution_of_run(config):

@@ -83,14 +83,14 @@ class Images(Predictor):
         return f"{path.name}: {size}, {prediction}{results.in_words(computed)}"
 
     def _predicted(self, outputs: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the prediction of the outputs of the network, which may be probabilities of classes already."""
+        """Turn outputs of the network, which may be probabilities of classes already, into a prediction."""
         if isinstance(self.target, ClassTarget):
             return results.class_probabilities(outputs, self.last)
         predicted: npt.NDArray[Any] = self.target.predicted(outputs[None])[0]
         return predicted
 
     def _of_side(self, source: sources.Source) -> sources.Source:
-        """Return the image, scaled to `--side` of the run as its images were."""
+        """Scale the image to `--side` of the run, as its images were."""
         side = self.config.get("side")
         if not side:
             return source
@@ -104,16 +104,16 @@ class Images(Predictor):
         with source.lent() as handle:
             z = self.model.latent(tf.constant([handle]))
         bag, attention = images.attention_by_code(self.model, source, z)
-        (rows, columns), (top, left) = _placed(slide, source)
+        (rows, columns), (top, left) = _place_of_pixels(slide, source)
         corners = np.rint(np.asarray(bag.coords) * (columns, rows) + (left, top)).astype(np.int64)
         coords = sources.Coords(slide.title, corners, bag.shape[1], columns, row_step=rows)
         results.write_attention(self.settings, path, slide, coords, attention, title)
 
 
-def _placed(
+def _place_of_pixels(
     slide: Slide, source: sources.Source
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the height and width of a pixel of an image in pixels of level 0, and the row and column of its first."""
+    """Measure a pixel of an image in pixels of level 0: its height and width, and row and column of the first."""
     whole, first = source.shape[:2], (0, 0)
     if isinstance(source, sources.CenterCropped):
         whole, first = source.scaled_size, source.corner
@@ -122,13 +122,13 @@ def _placed(
 
 
 def _num_classes(plain: Any, config: Config) -> int:
-    """Return the number of classes or labels; one output, not of a run on labels, is the second of two classes."""
+    """The number of classes or labels; one output, not of a run on labels, is the second of two classes."""
     count = _num_outputs(plain)
     return count if config.get("target") == "multilabel" else max(count, 2)
 
 
 def _num_outputs(plain: Any) -> int:
-    """Return the number of outputs of a model."""
+    """The number of outputs of a model."""
     if not isinstance(plain, tfbig.PatchGD):
         return int(plain.output_shape[-1])
     if isinstance(plain.head, keras.Model):

@@ -33,7 +33,7 @@ from tfbig.system import progress
 from tfbig.system.output_folder import file_in
 from tfbig.units import counted
 
-MAPS: Final = 2
+NUM_MAPS: Final = 2
 """Outputs of the network: foreground and distance."""
 SHOWN: Final = 1024
 """Largest side of the picture, a part from the middle of the slide."""
@@ -46,7 +46,7 @@ class Instances(Predictor):
 
     def __init__(self, settings: PredictSettings, plain: Any, config: Config) -> None:
         outputs = plain.outputs[0].shape[-1]
-        if outputs != MAPS:
+        if outputs != NUM_MAPS:
             raise SourceError(
                 f"{settings.model}: has {outputs} outputs; --instances expects 2, foreground and distance."
             )
@@ -83,7 +83,7 @@ class Instances(Predictor):
         return f"{path.name}: {rows} x {columns}, {count} instances, {area / (rows * columns):.1%} of the area"
 
     def _maps(self, kept: Path, path: Path, image: sources.Source) -> sources.Source:
-        """Return foreground and distance of an image: predicted, or of a process that was interrupted after that."""
+        """Predict foreground and distance of an image, or open those of an interrupted process."""
         decides = {"model": self._identity, "size": image.shape, **flag.deciding(self.settings)}
         file = resumable_folder(kept, decides | of_file(path)) / "maps.npy"
         if file.exists():
@@ -98,7 +98,7 @@ class Instances(Predictor):
     def _write_labels(self, file: Path, maps: sources.Source, slide: Slide) -> None:
         """Write the numbers of the instances as they are found."""
         marker = self.settings.marker_threshold
-        assert marker is not None  # as of with_run
+        assert marker is not None  # `with_run` sets it
         limits = thresholds_of(self.settings.threshold, marker)
         with progress.reporting(f"writing {file.name}") as ticked:
             sources.write_ome_tiff(
@@ -178,12 +178,7 @@ class Instances(Predictor):
 
 
 def with_run(settings: PredictSettings, config: Config) -> PredictSettings:
-    """Return the settings with those of the run where no flag gives another value.
-
-    Args:
-        settings: Settings of the command.
-        config: Settings of the run, or an empty dict.
-    """
+    """Fill in the settings of the run where no flag gives another value."""
     defaults = PredictSettings(model="", slides=(), out="")
     changed: dict[str, Any] = {}
     for name in OF_RUN:
@@ -196,7 +191,7 @@ def with_run(settings: PredictSettings, config: Config) -> PredictSettings:
 
 
 def _measured_image(path: Path, image: sources.Source, settings: PredictSettings) -> sources.Source:
-    """Return the image whose intensities are measured: before percentiles, if the resolution is that of the file."""
+    """The image whose intensities are measured: before percentiles, if the resolution is that of the file."""
     if settings.percentiles is None:
         return image
     slide = sources.open_slide(
@@ -210,7 +205,7 @@ def _measured_image(path: Path, image: sources.Source, settings: PredictSettings
 
 
 def _with_um2(measured: Mapping[str, float], mpp: tuple[float, float] | None) -> dict[str, float]:
-    """Return measurements with the area in square micrometres, if the size of pixels is known."""
+    """Add the area in square micrometres to measurements, if the size of pixels is known."""
     return dict(measured) | (
         {} if mpp is None else {"area_um2": measured["area"] * mpp[0] * mpp[1]}
     )

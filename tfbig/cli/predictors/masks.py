@@ -62,7 +62,7 @@ class Masks(Predictor):
         self.model = plain if self.by_patches else tfbig.stream(plain, machine.budget(settings))
 
     def finished(self, path: Path) -> bool:
-        """Return whether the slide is done; its mask is written last."""
+        """Whether the slide is done; its mask is written last."""
         return file_in(self.folder, f"{title_of(path)}.ome.tif").exists()
 
     def predict(self, path: Path, slide: Slide) -> str:
@@ -154,7 +154,7 @@ class Masks(Predictor):
         write_zarr_labels(self.settings, slide, tfbig.open(mask))
 
     def _converted(self, outputs: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-        """Return classes, and on request probabilities in units of 1/255, `[r, W, ...]`, uint8."""
+        """Convert outputs to classes, and on request probabilities in units of 1/255, `[r, W, ...]`, uint8."""
         if self.outputs == 1:
             classes = (outputs > self.settings.threshold).astype(np.uint8)
         else:
@@ -186,10 +186,7 @@ class Masks(Predictor):
 def write_zarr_labels(settings: PredictSettings, slide: Slide, labels: sources.Source) -> None:
     """Write a mask as OME-Zarr too, if `--labels` asks for it: into the slide, or into a new folder in `--out`.
 
-    Args:
-        settings: Settings of the command.
-        slide: The slide.
-        labels: The mask, of the resolution at which the slide was read.
+    The mask has the resolution at which the slide was read.
 
     Raises:
         SourceError: The slide is OME-Zarr, but was read at another resolution, or cannot be written to.
@@ -209,11 +206,6 @@ def write_zarr_labels(settings: PredictSettings, slide: Slide, labels: sources.S
 
 
 def steps_of(slide: Slide, source: sources.Source) -> tuple[float, float]:
-    """Return the height and width of a pixel of a source of the whole slide in pixels of level 0.
-
-    Args:
-        slide: The slide.
-        source: An image of the whole slide, at any resolution.
-    """
+    """The height and width of a pixel of an image of the whole slide in pixels of level 0."""
     rows, columns = (n / m for n, m in zip(slide.shape[:2], source.shape[:2], strict=True))
     return rows, columns

@@ -39,23 +39,13 @@ class Predictor(ABC):
     def predict(self, path: Path, slide: Any) -> str:
         """Predict an input, write the results, and return a line to print.
 
-        Args:
-            path: Path of the input.
-            slide: The open slide; None of inputs that are no slides.
+        `slide` is None for inputs that are no slides.
         """
 
     def finished(self, path: Path) -> bool:
-        """Return whether an input is done. Its row is written last, where a subclass says nothing else.
-
-        Args:
-            path: Path of the input.
-        """
+        """Whether an input is done. Its row is written last, where a subclass says nothing else."""
         return results.has_row(self.folder, path, self.row)
 
     def write_row(self, row: Mapping[str, Any]) -> None:
-        """Write the row of an input into `predictions.csv`, in place of an older one.
-
-        Args:
-            row: Its columns.
-        """
+        """Write the row of an input into `predictions.csv`, in place of an older one."""
         results.write_row(self.folder, row)

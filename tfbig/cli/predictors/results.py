@@ -36,11 +36,9 @@ BY_PATCHES = "this model reads patches or tiles of slides and has no background 
 
 
 def load_run(path: str | Path, custom: Sequence[str] = ()) -> tuple[Any, Config]:
-    """Return `(model, settings)` of a run folder, or `(model, {})` of a `.keras` file.
+    """Load the model and the settings of a run folder; a `.keras` file has no settings.
 
-    Args:
-        path: Path of the run folder or file.
-        custom: See `load_model.load`.
+    Modules in `custom` are imported first, as by `load_model.load`.
 
     Raises:
         SourceError: The path does not exist, or the model cannot be loaded.
@@ -78,12 +76,7 @@ def _check_names(names: Any) -> None:
 
 
 def input_of(settings: PredictSettings, channels: int, default: str | None = None) -> str:
-    """Return the input that the network expects: that of the flag, of the run, or by its channels.
-
-    Args:
-        settings: Settings of the command.
-        channels: Input channels of the network.
-        default: Input of the run, if known.
+    """The input that the network expects: that of the flag, of the run, or by its channels.
 
     Raises:
         SourceError: The network has another number of channels.
@@ -140,17 +133,13 @@ def target_of(settings: PredictSettings, num_outputs: int, config: Config) -> Ta
 
 
 def names_of(target: Target) -> tuple[str, ...] | None:
-    """Return the names of the classes or labels of a target, or None."""
+    """The names of the classes or labels of a target, or None."""
     names: tuple[str, ...] | None = getattr(target, "classes", getattr(target, "names", None))
     return names
 
 
 def check_attention(name: str, plain: Any) -> None:
-    """Check that the last layer of a network of bags gives attention.
-
-    Args:
-        name: Path of the network, for the error.
-        plain: The network.
+    """Check that the last layer of a network of bags gives attention; `name` is the path of the network.
 
     Raises:
         SourceError: It does not.
@@ -163,24 +152,18 @@ def check_attention(name: str, plain: Any) -> None:
 
 
 def with_resolution(settings: PredictSettings, config: Config, **default: float) -> PredictSettings:
-    """Return the settings with a resolution: that of the flags, of the run, or the default.
-
-    Args:
-        settings: Settings of the command.
-        config: Settings of the run.
-        **default: The default, such as `mpp=0.5`.
-    """
+    """Fill in a resolution: that of the flags, of the run, or a default such as `mpp=0.5`."""
     return slide_batch.with_resolution(settings, **(resolution_of_run(config) or default))
 
 
 def resolution_of_run(config: Config) -> dict[str, Any]:
-    """Return the resolution of a run, such as `{"mpp": 0.5}`; empty if its settings have none."""
+    """The resolution of a run, such as `{"mpp": 0.5}`; empty if its settings have none."""
     values = {key: config.get(key) for key in tile_coords.RESOLUTIONS}
     return dict([pair for pair in values.items() if pair[1] is not None][:1])
 
 
 def network_input(source: Source, settings: PredictSettings) -> Source:
-    """Return the image as the network expects it: RGB, gray or inverted gray."""
+    """Convert the image to what the network expects: RGB, gray or inverted gray."""
     if source.shape[2] not in (1, 3):
         raise SourceError(
             f"{source.name}: has {counted(source.shape[2], 'channel')}; the network expects {settings.input}. "
@@ -192,21 +175,14 @@ def network_input(source: Source, settings: PredictSettings) -> Source:
 
 
 def activation_of(layer: Any) -> str:
-    """Return the name of the activation function of a layer, such as "sigmoid"; empty if it has none.
-
-    Args:
-        layer: A Keras layer.
-    """
+    """The name of the activation function of a layer, such as "sigmoid"; empty if it has none."""
     return getattr(getattr(layer, "activation", None), "__name__", "")
 
 
 def class_probabilities(outputs: npt.ArrayLike, last: Any) -> npt.NDArray[np.float64]:
-    """Return probabilities `[K]`; for one output, those of both classes.
+    """Turn outputs `[K]` into probabilities `[K]`; one output into those of both classes.
 
-    Args:
-        outputs: Outputs of the network, `[K]`.
-        last: Its last layer. With a softmax or sigmoid activation, or as a Softmax layer, it returns probabilities,
-            else logits.
+    With a softmax or sigmoid activation, or as a Softmax layer, the last layer returns probabilities, else logits.
     """
     values = np.asarray(outputs, np.float64)
     normalized = activation_of(last) in ("softmax", "sigmoid") or isinstance(
@@ -219,25 +195,22 @@ def class_probabilities(outputs: npt.ArrayLike, last: Any) -> npt.NDArray[np.flo
 
 
 def computed(model: Any, source: Source, image: Source) -> dict[str, float]:
-    """Return the columns that say how much of a masked slide is foreground, and is computed.
+    """The columns that say how much of a masked slide is foreground, and is computed.
 
-    Args:
-        model: The streamed model.
-        source: The slide.
-        image: The slide as the network reads it.
+    `image` is the slide as the network reads it.
     """
     return background.shares(source, model.plan(image, training=False))
 
 
 def in_words(computed: Mapping[str, float]) -> str:
-    """Return the columns of `computed` for a line to print; nothing without them."""
+    """Put the columns of `computed` into a line to print; empty without them."""
     if not computed:
         return ""
     return f", {computed['computed']:.1%} computed for {computed['foreground']:.1%} foreground"
 
 
 def slide_columns(path: Path, source: Source) -> dict[str, Any]:
-    """Return the first columns of the table."""
+    """The first columns of the table."""
     mpp: Sequence[float | None] = source.mpp or (None, None)
     row = {"slide": path.name, "rows": source.shape[0], "columns": source.shape[1]}
     return row | {"mpp_rows": mpp[0], "mpp_columns": mpp[1]}
@@ -250,7 +223,7 @@ def write_row(folder: Path, row: Mapping[str, Any]) -> None:
 
 
 def has_row(folder: Path, path: Path, column: str = "slide") -> bool:
-    """Return whether the table has a row of a slide, or of a bag if that is the first column."""
+    """Whether the table has a row of a slide, or of a bag if that is the first column."""
     table = Path(folder) / run_folder.PREDICTIONS
     rows = run_folder.read_rows(table)
     return any(run_folder.column(table, row, column) == path.name for row in rows)
@@ -266,17 +239,10 @@ def write_attention(
     numbers: Mapping[str, npt.NDArray[Any]] = MappingProxyType({}),
     classes: tuple[npt.NDArray[Any], Sequence[str]] | None = None,
 ) -> None:
-    """Write the attention of tiles as detections, a picture, an OME-TIFF, and in the view of the report.
+    """Write the attention of tiles `[n]` as detections, a picture, an OME-TIFF, and in the view of the report.
 
-    Args:
-        settings: Settings of the command.
-        path: Path of the slide.
-        slide: The slide.
-        coords: Coordinates of the tiles.
-        attention: Attention of each tile, `[n]`.
-        title: Title of the picture.
-        numbers: Further numbers of each tile, `[n]`, by name.
-        classes: Class of each tile, `[n]`, and the names of the classes, if there are any.
+    `numbers` are further numbers of each tile, `[n]`, by name. `classes` are the class of each tile, `[n]`, and the
+    names of the classes, if there are any.
     """
     folder, name = Path(settings.out), title_of(path)
     kinds, names = classes or (np.zeros(len(attention), int), ["region"])

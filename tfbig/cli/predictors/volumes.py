@@ -54,7 +54,7 @@ class Volumes(Predictor):
         self.model = tfbig.stream(plain, machine.budget(settings), source_dtype="float32")
 
     def finished(self, path: Path) -> bool:
-        """Return whether the volume is done; its mask is written last."""
+        """Whether the volume is done; its mask is written last."""
         return self._mask(path).exists()
 
     def predict(self, path: Path, slide: None) -> str:
@@ -126,7 +126,7 @@ def preparation_of(config: Mapping[str, Any], settings: PredictSettings) -> Prep
 
 
 def _counts(mask: Volume, classes: int) -> npt.NDArray[np.int64]:
-    """Return the number of voxels of each class."""
+    """Count the voxels of each class."""
     planes = (mask.read(n, n + 1).ravel() for n in range(mask.shape[0]))
     total = np.zeros(classes, np.int64)
     for plane in planes:

@@ -31,15 +31,10 @@ class Condition:
 
 
 def unmet(name: str, flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Condition | None:
-    """Return the condition because of which a setting does not apply; None if it applies.
+    """Find the condition that keeps a setting from applying; None if it applies.
 
     A setting that belongs to another one does not apply either if that one does not. A condition on a setting that the
     class does not have, or whose value is not known, is met.
-
-    Args:
-        name: Name of the setting.
-        flags: Flags by name.
-        values: Values by name.
     """
     for other, accepted in flags[name].only_if.items():
         if other not in flags:
@@ -53,7 +48,7 @@ def unmet(name: str, flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Co
 
 
 def in_words(condition: Condition, values: Mapping[str, Any]) -> str:
-    """Return that a setting does not apply, with what it goes, and what to do."""
+    """Say what a setting that does not apply belongs to, and what to do."""
     flag, value = with_dashes(condition.name), values[condition.name]
     has = f"no {flag}" if value in GIVEN else f"{flag} {value}"
     return f"belongs to {condition}; this run has {has}. Leave it out, or change {flag}."

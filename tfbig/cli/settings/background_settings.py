@@ -45,7 +45,7 @@ class BackgroundSettings(OutlineSettings):
     tissue: str | None = flag(
         type=types.tissue_or_masks,
         path=True,
-        words=TISSUE_METHODS,
+        not_paths=TISSUE_METHODS,
         metavar="METHOD|FILE|FOLDER",
         help="what is not background: tissue, found as in tfbig tile by colour, otsu or grey; or a FOLDER of masks, "
         "SLIDE.geojson with outlines or an image SLIDE.png, SLIDE.tif or SLIDE.npy of the same shape that is not 0 "

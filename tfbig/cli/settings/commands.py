@@ -9,7 +9,7 @@ from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.background_settings import BackgroundSettings
 from tfbig.cli.settings.feature_settings import FeaturesSettings
-from tfbig.cli.settings.flag import PLACE, REQUIRED, SESSION, flag
+from tfbig.cli.settings.flag import ENVIRONMENT, REQUIRED, THIS_START, flag
 from tfbig.cli.settings.run_settings import MemorySettings
 from tfbig.cli.settings.slide_settings import CustomCode, PredictSettings, TileSettings
 
@@ -45,7 +45,7 @@ class DoctorSettings:
         help="folder of images, or a table that names them, to check before a run: every image is opened and every "
         "mask read; without it, report the machine",
     )
-    json: bool = flag(False, kind=SESSION, help="print one JSON object")
+    json: bool = flag(False, kind=THIS_START, help="print one JSON object")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +97,14 @@ class DatasetSettings:
         help="folder of the downloaded files; without it, print which files are expected, and stop",
     )
     out: str | None = flag(
-        kind=PLACE,
+        kind=ENVIRONMENT,
         metavar="DIR",
         help="folder for the table: slides.csv, with splits_0.csv in the format of CLAM, or images.csv (default: not "
         "written)",
     )
     features: str | None = flag(
         exists="folder",
-        kind=PLACE,
+        kind=ENVIRONMENT,
         metavar="FOLDER",
         help="folder with SLIDE.h5, features of the slides as CLAM and TRIDENT write them: also write bags.csv, and "
         "print the commands that train on it",
@@ -147,12 +147,15 @@ class CompareSettings:
         help="run folders of train or evaluate, or folders of --seeds or --folds; differences are from the first",
     )
     out: str = flag(
-        REQUIRED, kind=PLACE, metavar="DIR", help="folder for the table, the picture and the report"
+        REQUIRED,
+        kind=ENVIRONMENT,
+        metavar="DIR",
+        help="folder for the table, the picture and the report",
     )
 
 
 def _training(about: str) -> Command:
-    """Return a command that trains or evaluates; its settings depend on `--task`."""
+    """A command that trains or evaluates; its settings depend on `--task`."""
     return Command(
         "tfbig.cli.commands.train",
         about,

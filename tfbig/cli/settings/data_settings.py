@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.flag import GIVEN, PLACE, RESULT, flag
+from tfbig.cli.settings.flag import DECIDES_RESULT, ENVIRONMENT, GIVEN, flag
 from tfbig.cli.settings.reader_settings import ReaderSettings
 
 TABLES = {"bags": ("slides", "features"), "images": ("slides",)}
@@ -34,7 +34,7 @@ class DrawnSplits:
     )
     confine: bool = flag(
         False,
-        kind=PLACE,
+        kind=ENVIRONMENT,
         help="refuse files that are outside of the folder of the data, after following links; for data that you do not "
         "trust",
     )
@@ -62,7 +62,7 @@ class SplitSettings(DrawnSplits):
 
     slides: str | None = flag(
         exists="folder",
-        kind=PLACE,
+        kind=ENVIRONMENT,
         path=True,
         only_if=TABLES,
         metavar="FOLDER",
@@ -71,7 +71,7 @@ class SplitSettings(DrawnSplits):
     )
     splits: str | None = flag(
         exists="file",
-        kind=PLACE,
+        kind=ENVIRONMENT,
         path=True,
         metavar="FILE",
         help="splits_0.csv in the format of CLAM: columns train, val, test",
@@ -119,8 +119,8 @@ class CohortSettings(SplitSettings, ReaderSettings):
     mpp: float | None = flag(only_if=SLIDES)
     magnification: float | None = flag(only_if=SLIDES)
     mpp_of: str | None = flag(only_if=SLIDES)
-    slide_mpp: float | None = flag(kind=RESULT, only_if=SLIDES)
-    reader: str | None = flag(kind=RESULT, only_if=SLIDES)
+    slide_mpp: float | None = flag(kind=DECIDES_RESULT, only_if=SLIDES)
+    reader: str | None = flag(kind=DECIDES_RESULT, only_if=SLIDES)
     stain: str = flag(
         "none",
         choices=choices.STAINS,
@@ -152,14 +152,14 @@ class BagKindSettings:
     )
     data: str | None = flag(
         exists="folder",
-        kind=PLACE,
+        kind=ENVIRONMENT,
         path=True,
         metavar="FOLDER",
         help="folder of bags, or table of slides",
     )
     features: str | None = flag(
         exists="folder",
-        kind=PLACE,
+        kind=ENVIRONMENT,
         path=True,
         metavar="FOLDER",
         only_if={"bags": ("features",)},
@@ -188,7 +188,7 @@ class TileSettings:
     )
     coords: str | None = flag(
         exists="folder",
-        kind=PLACE,
+        kind=ENVIRONMENT,
         path=True,
         metavar="FOLDER",
         help="folder with SLIDE.h5 of tfbig tile, CLAM or TRIDENT (default: find tiles as tfbig tile does)",
@@ -274,7 +274,7 @@ class ImageKindSettings:
     )
     data: str | None = flag(
         exists="folder",
-        kind=PLACE,
+        kind=ENVIRONMENT,
         path=True,
         metavar="FOLDER",
         help="folder of images, or table of slides",

@@ -87,7 +87,7 @@ def page(argv: Sequence[str], about: str, task: str) -> str:
 
 
 def _saved(run: str) -> Layer:
-    """Return the settings of a run; of a series, those of its first run, which has what its data decided.
+    """Read the settings of a run; of a series, those of its first run, which has what its data decided.
 
     Raises:
         SourceError: It is no run folder.
@@ -102,11 +102,11 @@ def _saved(run: str) -> Layer:
 
 
 def _without_replaced(saved: Layer, given: Layer) -> Layer:
-    """Return the settings of a run without those that flags of an evaluation stand for."""
+    """Drop the settings of a run that flags of the evaluation replace."""
     replaced = {"encoder_weights"}  # the run has weights of its own
     if "data" in given.values:
         replaced |= {*DATA_SETTINGS}
-    if "leave_out" in given.values:  # each says in its own way where background is
+    if "leave_out" in given.values:  # both say where background is
         replaced |= {"tissue"}
     if "tissue" in given.values:
         replaced |= {"leave_out"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.data_settings import EdgeSettings, TileSettings
-from tfbig.cli.settings.flag import PLACE, RESULT, SESSION, flag
+from tfbig.cli.settings.flag import DECIDES_RESULT, ENVIRONMENT, THIS_START, flag
 from tfbig.cli.settings.reader_settings import ReaderSettings
 from tfbig.cli.settings.slide_settings import SlideSettings
 from tfbig.cli.settings.training_settings import EncoderWeights
@@ -27,7 +27,7 @@ class EncoderSettings(EncoderWeights):
     )
     list: bool = flag(
         False,
-        kind=SESSION,
+        kind=THIS_START,
         help="print every encoder with the number of its features, its tiles, parameters and licence, and where its "
         "weights are had, and stop",
     )
@@ -44,7 +44,7 @@ class EncoderSettings(EncoderWeights):
     )
     batch_size: int = flag(
         32,
-        kind=PLACE,
+        kind=ENVIRONMENT,
         type=types.count,
         help="number of tiles that are encoded together; fewer need less memory",
     )
@@ -62,7 +62,7 @@ class EncodedTileSettings(TileSettings, EdgeSettings, ReaderSettings):
         "resized to it (default: that of --coords, else of the encoder, 256 for ResNets and MobileNet)",
     )
     coords: str | None = flag(
-        kind=RESULT,
+        kind=DECIDES_RESULT,
         exists="folder",
         path=True,
         metavar="FOLDER",

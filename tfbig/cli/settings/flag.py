@@ -10,7 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Kind:
-    """Kind of a flag: whether it is saved, and whether it may change on resume.
+    """Kind of a flag: whether it is saved, whether it may change on resume, and whether it decides the result.
+
+    | kind             | saved | may change | decides |
+    |------------------|-------|------------|---------|
+    | `DECIDES_RESULT` | yes   | no         | yes     |
+    | `TUNABLE`        | yes   | yes        | yes     |
+    | `ENVIRONMENT`    | yes   | yes        | no      |
+    | `THIS_START`     | no    | yes        | no      |
 
     Attributes:
         saved: Whether `config.yaml` of a run holds it.
@@ -24,14 +31,14 @@ class Kind:
     decides: bool
 
 
-RESULT = Kind(saved=True, changeable=False, decides=True)
-"""Decides what a run learns or writes."""
+DECIDES_RESULT = Kind(saved=True, changeable=False, decides=True)
+"""Of flags that decide what a run learns or writes."""
 TUNABLE = Kind(saved=True, changeable=True, decides=True)
-"""Decides what a run learns, and may change from one start of the run to the next."""
-PLACE = Kind(saved=True, changeable=True, decides=False)
-"""Says where a run is made and with what resources."""
-SESSION = Kind(saved=False, changeable=True, decides=False)
-"""Holds for one start of the program."""
+"""Of flags that decide what a run learns, and may change from one start of the run to the next."""
+ENVIRONMENT = Kind(saved=True, changeable=True, decides=False)
+"""Of flags that say where a run is made, and with what resources."""
+THIS_START = Kind(saved=False, changeable=True, decides=False)
+"""Of flags that hold for one start of the program."""
 
 REQUIRED: Any = MISSING
 """Default of a flag that must be given."""
@@ -61,8 +68,8 @@ class Flag:
         path: Whether the value is a path, which is saved as an absolute one.
         exists: What the value must be on disk: "file", "folder", "file or folder", or "" if it is no path that is read.
         positional: Whether it has no name on the command line.
-        interchangeable: Values with the same results; a resumed run may change from one to another.
-        words: Values that are no paths, of a flag whose value is else a path.
+        same_results: Values with the same results; a resumed run may change from one to another.
+        not_paths: Values that are no paths, of a flag whose value is else a path.
         type: Function that parses the text of a value; None for text.
         choices: The values that can be chosen; the meaning of each if it is a mapping.
         nargs: How many values: None for one, a number, "+", "*", or "?" for a positional one that may be missing.
@@ -76,12 +83,12 @@ class Flag:
     annotation: str
     section: str = ""
     help: str = ""
-    kind: Kind = RESULT
+    kind: Kind = DECIDES_RESULT
     path: bool = False
     exists: str = ""
     positional: bool = False
-    interchangeable: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
+    same_results: tuple[str, ...] = ()
+    not_paths: tuple[str, ...] = ()
     type: Callable[[str], Any] | None = None
     choices: Sequence[Any] | Mapping[str, str] | None = None
     nargs: int | str | None = None
@@ -104,20 +111,18 @@ class Flag:
 
 
 def flag(default: Any = None, **declared: Any) -> Any:
-    """Return the field of a flag.
+    """Declare a flag, as the default of a field; `declared` are attributes of `Flag` from `section` on.
+
+    `default` is `REQUIRED` if the flag must be given.
 
     A class that declares a flag of a class above it again gives what differs only, and if that is the default, needs
     no call: `lr: float = 0.01`.
-
-    Args:
-        default: Value if the flag is not given; `REQUIRED` if it must be.
-        **declared: Attributes of `Flag` from `section` on.
     """
     return field(default=default, metadata=declared)
 
 
 def with_dashes(name: str) -> str:
-    """Return `batch_size` as `--batch-size`."""
+    """Write `batch_size` as `--batch-size`."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -143,7 +148,7 @@ def flags_of(settings: type) -> Mapping[str, Flag]:
 
 
 def _names(settings: type) -> dict[str, None]:
-    """Return the names of the flags in order, as the keys of a dictionary."""
+    """The names of the flags in order, as the keys of a dictionary."""
     names: dict[str, None] = {}
     for base in settings.__bases__:
         names |= _names(base)
@@ -151,24 +156,24 @@ def _names(settings: type) -> dict[str, None]:
 
 
 def _own(settings: type) -> Mapping[str, Any]:
-    """Return the fields that a class declares itself: `SECTION` and `ONLY_IF` are none."""
+    """The fields that a class declares itself, without class variables such as `SECTION` and `ONLY_IF`."""
     own: Mapping[str, Any] = vars(settings).get("__annotations__", {})
     return {name: each for name, each in own.items() if not str(each).startswith("ClassVar")}
 
 
 def _fields(settings: Any) -> dict[str, Field[Any]]:
-    """Return the fields of a settings class by name."""
+    """The fields of a settings class by name."""
     return {each.name: each for each in fields(settings)}
 
 
 def with_current_names(values: Mapping[Any, Any], settings: type) -> dict[Any, Any]:
-    """Return the values of a file by the names that their settings have now."""
+    """Rename the values of a file as their settings are called now."""
     now = {old: name for name, each in flags_of(settings).items() for old in each.was}
     return {now.get(name, name): value for name, value in values.items()}
 
 
 def to_save(settings: Any) -> dict[str, Any]:
-    """Return what `config.yaml` of the run holds, with absolute paths."""
+    """The settings that `config.yaml` of the run holds, with absolute paths."""
     return {
         name: saved_value(declared, getattr(settings, name))
         for name, declared in flags_of(type(settings)).items()
@@ -177,14 +182,14 @@ def to_save(settings: Any) -> dict[str, Any]:
 
 
 def saved_value(declared: Flag, value: Any) -> Any:
-    """Return a value as YAML holds it."""
-    if declared.path and value and value not in declared.words:
+    """A value as YAML holds it."""
+    if declared.path and value and value not in declared.not_paths:
         return str(Path(value).resolve())
     return list(value) if isinstance(value, tuple) else value
 
 
 def deciding(settings: Any) -> dict[str, Any]:
-    """Return the settings that decide the result, as YAML holds them."""
+    """The settings that decide the result, as YAML holds them."""
     return {
         name: saved_value(declared, getattr(settings, name))
         for name, declared in flags_of(type(settings)).items()

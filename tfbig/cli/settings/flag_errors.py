@@ -13,14 +13,8 @@ from tfbig.cli.settings import value_types
 from tfbig.cli.settings.flag import Flag
 
 
-def alike(name: str, names: Iterable[str], number: int = 1) -> list[str]:
-    """Return the names that are most like a wrong one, the best first: one that differs only in case, or some others.
-
-    Args:
-        name: The wrong name.
-        names: The names that exist.
-        number: Most names to return.
-    """
+def closest(name: str, names: Iterable[str], number: int = 1) -> list[str]:
+    """The names that are most like a wrong one, the best first; a name that differs only in case stands alone."""
     lower = {each.lower(): each for each in names}
     if same := lower.get(name.lower()):
         return [same]
@@ -28,8 +22,8 @@ def alike(name: str, names: Iterable[str], number: int = 1) -> list[str]:
 
 
 def did_you_mean(names: Sequence[str], known: Sequence[str]) -> str:
-    """Return a question about the names that are most like wrong ones, or nothing."""
-    meant = [match for name in names for match in alike(name, known, 2)]
+    """Ask about the names that are most like the wrong ones; empty if none is."""
+    meant = [match for name in names for match in closest(name, known, 2)]
     return f" Did you mean {' or '.join(dict.fromkeys(meant))}?" if meant else ""
 
 
@@ -43,13 +37,13 @@ def listed_by(command: str) -> Iterator[None]:
 
 
 def missing(flag: Flag) -> str:
-    """Return that a flag is missing, and the first part of its help."""
+    """Say that a flag is missing, with the first part of its help."""
     what = re.split(r"; | \(|\. (?=[A-Z])", flag.help)[0]
     return f"{flag.shown} is missing: {what}." if what else f"{flag.shown} is missing."
 
 
 def wrong_number(flag: Flag, shown: str) -> str:
-    """Return how many values were expected, and what they are."""
+    """Say how many values a flag expects, and what they are."""
     names = [flag.metavar] if isinstance(flag.metavar, str) else list(flag.metavar or [])
     if isinstance(flag.nargs, int):
         number = str(flag.nargs)
@@ -61,15 +55,15 @@ def wrong_number(flag: Flag, shown: str) -> str:
 
 
 def no_choice(shown: str, given: Any, choices: Iterable[Any]) -> str:
-    """Return what was chosen, the choice that is most like it, and all choices."""
+    """Say that a value cannot be chosen, which choice is most like it, and all choices."""
     names = [str(choice) for choice in choices]
-    meant = alike(str(given), names)
+    meant = closest(str(given), names)
     hint = f"; did you mean '{meant[0]}'? " if meant else ". "
     return f"invalid choice {given!r} of {shown}{hint}Choose from {', '.join(names)}."
 
 
 def wrong_value(flag: Flag, shown: str, text: str, error: ValueError) -> str:
-    """Return what was given, and what was expected."""
+    """Say which value was expected, and what was found."""
     if isinstance(error, value_types.WrongValue):
         return f"{shown}: {str(error).rstrip('.')}."
     assert flag.type is not None

@@ -22,14 +22,9 @@ def page(
     ending: str,
     values: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the help of a command.
+    """Write the help of a command; flags that do not apply with the known `values` are not shown.
 
-    Args:
-        usage: The command line in short.
-        about: What the command does.
-        flags: Its flags by name.
-        ending: Text below the flags.
-        values: Values of flags, as far as they are known: flags that do not apply with them are not shown.
+    `usage` is the command line in short, `ending` the text below the flags.
     """
     conditions = {name: applies.unmet(name, flags, values or {}) for name in flags}
     shown = [flag for name, flag in flags.items() if conditions[name] is None]
@@ -47,7 +42,7 @@ def page(
 
 
 def wrapped(text: str, indent: str = "") -> str:
-    """Return a paragraph in lines of the terminal."""
+    """Break a paragraph into lines of the terminal."""
     width = max(shutil.get_terminal_size().columns - 2, 50)
     return textwrap.fill(
         text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
@@ -55,7 +50,7 @@ def wrapped(text: str, indent: str = "") -> str:
 
 
 def entry(name: str, text: str) -> Iterable[str]:
-    """Return the lines of a flag or a command: its name, and beside or below it what it is."""
+    """The lines of a flag or a command: its name, and its meaning beside or below it."""
     head, body = f"  {name}", wrapped(text, " " * COLUMN)
     if not text:
         return [head]
@@ -63,7 +58,7 @@ def entry(name: str, text: str) -> Iterable[str]:
 
 
 def spelling(flag: Flag) -> str:
-    """Return a flag as it is typed, such as `--crop HxW` or `FOLDER`."""
+    """A flag as it is typed, such as `--crop HxW` or `FOLDER`."""
     if flag.is_switch:
         return flag.shown
     names = flag.metavar if isinstance(flag.metavar, tuple) else (flag.metavar or _value(flag),)
@@ -74,7 +69,7 @@ def spelling(flag: Flag) -> str:
 
 
 def meaning(flag: Flag) -> str:
-    """Return what a flag is, with the values that can be chosen and the default."""
+    """The help of a flag, with the values that can be chosen and the default."""
     text = flag.help
     if isinstance(flag.choices, Mapping):
         each = "; ".join(
@@ -93,7 +88,7 @@ def meaning(flag: Flag) -> str:
 
 
 def _value(flag: Flag) -> str:
-    """Return what stands for the value of a flag."""
+    """The placeholder of the value of a flag, such as N."""
     if flag.choices:
         return "|".join(map(str, flag.choices)) if _is_short(flag) else "NAME"
     kinds = {"int": "N", "float": "X"}
@@ -101,13 +96,13 @@ def _value(flag: Flag) -> str:
 
 
 def _is_short(flag: Flag) -> bool:
-    """Return whether the values that can be chosen fit beside the flag."""
+    """Whether the values that can be chosen fit beside the flag."""
     text = f"  {flag.shown} {'|'.join(map(str, flag.choices or ()))}"
     return not isinstance(flag.choices, Mapping) and len(text) < COLUMN - 1
 
 
 def known(argv: Sequence[str], flags: Mapping[str, Flag]) -> dict[str, Any]:
-    """Return the values of flags by name, for a help: those of a command line, else the defaults."""
+    """The values of flags by name, for a help: those of a command line, else the defaults."""
     given = {name: parser.given(argv, name) for name in flags}
     return {
         name: flag.default if given[name] is None else given[name] for name, flag in flags.items()

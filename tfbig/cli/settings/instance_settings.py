@@ -8,7 +8,7 @@ from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.channel_settings import ChannelSettings
 from tfbig.cli.settings.data_settings import DrawnSplits
-from tfbig.cli.settings.flag import PLACE, flag
+from tfbig.cli.settings.flag import ENVIRONMENT, flag
 from tfbig.cli.settings.run_settings import (
     UNIFIED,
     MachineSettings,
@@ -73,7 +73,7 @@ class InstanceSettings(
     )
     data: str | None = flag(
         exists="folder",
-        kind=PLACE,
+        kind=ENVIRONMENT,
         path=True,
         metavar="FOLDER",
         help="folder of images (TIFF, OME-Zarr, PNG, ...) with masks/NAME.* or NAME_masks.* of the same size for "

@@ -33,7 +33,7 @@ class Layer:
 
 
 def last_value(layers: Sequence[Layer], name: str) -> Any:
-    """Return the value of a setting that decides which other settings there are; None if no layer has it."""
+    """The last value of a setting in the layers; None if no layer has it."""
     found = [layer.values[name] for layer in layers if layer.values.get(name) is not None]
     last = found[-1] if found else None
     return next(iter(last), None) if isinstance(last, list) else last
@@ -45,13 +45,9 @@ def merged(
     command: str,
     derive: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> S:
-    """Return the settings of some layers, of which later ones win, over the defaults.
+    """Merge layers over the defaults, where later layers win, and check the result.
 
-    Args:
-        settings: Settings class.
-        layers: The layers.
-        command: Command that lists the flags, for errors.
-        derive: Function that returns the given values with what follows from them.
+    `derive` adds to the given values what follows from them; `command` lists the flags, for errors.
 
     Raises:
         FlagError: A setting does not exist, a value is not one of its flag, or a flag is missing or does not apply.
@@ -81,7 +77,7 @@ def merged(
 
 
 def value_of(flag: Flag, raw: Any, shown: str) -> Any:
-    """Return the value of a flag, from text or from a file of YAML, whose numbers are read as text is.
+    """Parse the value of a flag, from text or from YAML, whose numbers are read as text is.
 
     Raises:
         FlagError: It is none.
@@ -98,14 +94,14 @@ def value_of(flag: Flag, raw: Any, shown: str) -> Any:
 
 
 def _fits(number: int, flag: Flag) -> bool:
-    """Return whether a flag can have so many values."""
+    """Whether a flag can have so many values."""
     if isinstance(flag.nargs, int):
         return number == flag.nargs
     return number == 1 or (number > 1 and flag.nargs in ("+", "*"))
 
 
 def _single(flag: Flag, text: str, shown: str) -> Any:
-    """Return one of the values of a flag."""
+    """Parse one of the values of a flag, and check that it can be chosen."""
     try:
         value = flag.type(text) if flag.type else text
     except ValueError as error:
@@ -116,7 +112,7 @@ def _single(flag: Flag, text: str, shown: str) -> Any:
 
 
 def _flag(name: Any, flags: Mapping[str, Flag], layer: Layer) -> Flag | None:
-    """Return the flag of a setting of a layer, which a file may name as it was named before."""
+    """Find the flag of a setting of a layer, which a file may call by a former name."""
     field = str(name).replace("-", "_")
     flag = flags.get(field) or next((each for each in flags.values() if field in each.was), None)
     if flag is None:

@@ -18,7 +18,7 @@ def asks_for_help(argv: Sequence[str]) -> bool:
 
 
 def read(argv: Sequence[str], flags: Mapping[str, Flag]) -> dict[str, Any]:
-    """Return the values of a command line by the name of their flag: `True` of a switch, text, or lists of text.
+    """Read the values of a command line by the name of their flag: `True` of a switch, text, or lists of text.
 
     How many values a flag has decides how many words are its own; whether they are too few is checked later, with the
     values of files. Of a flag that is given twice, the last one counts.
@@ -52,7 +52,7 @@ def read(argv: Sequence[str], flags: Mapping[str, Flag]) -> dict[str, Any]:
 
 
 def given(argv: Sequence[str], name: str) -> str | None:
-    """Return the value of a flag in a command line, before it is known which other flags there are."""
+    """The value of a flag in a command line, before it is known which other flags there are."""
     last = None
     for place, word in enumerate(argv):
         flag, equals, text = word.partition("=")
@@ -67,12 +67,12 @@ def _is_flag(word: str) -> bool:
 
 
 def _field(word: str) -> str:
-    """Return `--batch-size` as `batch_size`."""
+    """Write `--batch-size` as `batch_size`."""
     return word.removeprefix("--").replace("-", "_")
 
 
 def _most(flag: Flag) -> int | None:
-    """Return the largest number of values of a flag; None for any number."""
+    """The largest number of values of a flag; None for any number."""
     if isinstance(flag.nargs, int):
         return flag.nargs
     return None if flag.nargs in ("+", "*") else 1
@@ -97,7 +97,7 @@ def _place(loose: list[str], positional: Sequence[Flag], values: dict[str, Any])
 
 
 def _unknown(words: Sequence[str], flags: Mapping[str, Flag]) -> str:
-    """Return that words are unknown, and the flags that are most like them."""
+    """Say which words are unknown, and which flags are most like them."""
     names = [word.partition("=")[0] for word in words if _is_flag(word)]
     renamed = {with_dashes(old): each for each in flags.values() for old in each.was}
     for name in names:

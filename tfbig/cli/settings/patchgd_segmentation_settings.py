@@ -8,7 +8,7 @@ from tfbig.choices import NETWORKS, TRUNKS
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.data_settings import DrawnSplits
-from tfbig.cli.settings.flag import PLACE, flag
+from tfbig.cli.settings.flag import ENVIRONMENT, flag
 from tfbig.cli.settings.patch_settings import PatchSettings
 from tfbig.cli.settings.run_settings import (
     MachineSettings,
@@ -46,7 +46,7 @@ class PatchGDSegmentationNetwork(EncoderWeights):
     )
     backbone: str | None = flag(
         exists="folder",
-        kind=PLACE,
+        kind=ENVIRONMENT,
         path=True,
         metavar="RUN",
         help="run folder of this task, such as one with --downscale; its encoder and decoder initialise those of this "
@@ -83,7 +83,7 @@ class PatchGDSegmentationSettings(
     )
     data: str | None = flag(
         exists="folder",
-        kind=PLACE,
+        kind=ENVIRONMENT,
         path=True,
         metavar="FOLDER",
         help="folder of images (TIFF, SVS, NDPI, NPY, PNG, JPEG) with masks/NAME.* or NAME_mask.* of the same size for "

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.flag import PLACE, flag
+from tfbig.cli.settings.flag import ENVIRONMENT, flag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,21 +27,21 @@ class ReaderSettings:
     )
     mpp_of: str | None = flag(
         exists="file",
-        kind=PLACE,
+        kind=ENVIRONMENT,
         path=True,
         metavar="FILE",
         help="CSV file with columns wsi,mpp: file names of slides without a pixel size, and their micrometres per "
         "pixel at level 0",
     )
     slide_mpp: float | None = flag(
-        kind=PLACE,
+        kind=ENVIRONMENT,
         type=types.positive,
         metavar="MPP",
         help="micrometres per pixel at level 0 of slides whose files do not say it; --mpp-of wins for the slides that "
         "it names",
     )
     reader: str | None = flag(
-        kind=PLACE,
+        kind=ENVIRONMENT,
         choices=choices.READERS,
         help="library that reads the slides (default: by format)",
     )

@@ -41,11 +41,9 @@ class Request:
 
 
 def parse(argv: Sequence[str], prog: str = "tfbig") -> Request:
-    """Return the request of a command line `COMMAND FLAGS`; print the help and exit if it asks for it.
+    """Parse a command line `COMMAND FLAGS`; print the help and exit if it asks for it.
 
-    Args:
-        argv: The command line.
-        prog: Name of the program in help and errors.
+    `prog` is the name of the program in help and errors.
 
     Raises:
         FlagError: A flag is wrong, a path does not exist, or is of the wrong kind, or `--out` cannot be created;
@@ -66,7 +64,7 @@ def parse(argv: Sequence[str], prog: str = "tfbig") -> Request:
 
 
 def _name(argv: Sequence[str], prog: str) -> str:
-    """Return the name of the command; print what the program prints about itself, and exit, if it is asked for it.
+    """The name of the command; print what the program says about itself, and exit, if it is asked for it.
 
     Raises:
         FlagError: There is no such command.
@@ -84,7 +82,7 @@ def _name(argv: Sequence[str], prog: str) -> str:
 
 
 def page(prog: str) -> str:
-    """Return the help of the program."""
+    """The help of the program: its commands and exit codes."""
     commands = [
         line for name, command in COMMANDS.items() for line in help_text.entry(name, command.about)
     ]
@@ -100,7 +98,7 @@ def page(prog: str) -> str:
 
 
 def _settings(command: Command, argv: Sequence[str], whole: str) -> Any:
-    """Return the settings of a command whose flags do not depend on a task."""
+    """Parse the settings of a command whose flags do not depend on a task."""
     assert command.settings is not None
     flags = flags_of(command.settings)
     if parser.asks_for_help(argv):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.flag import PLACE, RESULT, SESSION, TUNABLE, flag
+from tfbig.cli.settings.flag import DECIDES_RESULT, ENVIRONMENT, THIS_START, TUNABLE, flag
 from tfbig.tasks import DEFAULT, TASKS
 
 UNIFIED = "as device, with memory shared by host and accelerator"
@@ -25,7 +25,7 @@ class TaskSettings:
         choices={name: task.title for name, task in TASKS.items()},
         help="what to train; --task NAME --help lists the flags of a task",
     )
-    mode: str = flag("offload", choices=EXACT_MODES, interchangeable=EXACT_MODES)
+    mode: str = flag("offload", choices=EXACT_MODES, same_results=EXACT_MODES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,28 +35,28 @@ class MemorySettings:
     SECTION = "machine"
 
     device_memory: str | None = flag(
-        kind=PLACE,
+        kind=ENVIRONMENT,
         type=types.byte_size,
         metavar="BYTES",
         help="accelerator memory for strips, e.g. 512MB; on a CPU, memory for strips in addition to stored images "
         "(default: 80 % of the accelerator's free memory, on a CPU 256 MiB); streamed models only",
     )
     host_memory: str | None = flag(
-        kind=PLACE,
+        kind=ENVIRONMENT,
         type=types.byte_size,
         metavar="BYTES",
         help="host memory for stored images and gradients, e.g. 32GB (default: 90 % of the free memory); streamed "
         "models only",
     )
     disk: str | None = flag(
-        kind=PLACE,
+        kind=ENVIRONMENT,
         type=types.byte_size_or_zero,
         metavar="BYTES",
         help="disk space for what does not fit in host memory, e.g. 100GB; 0 disables the file (default: 90 % of "
         "the free space in --scratch)",
     )
     scratch: str | None = flag(
-        kind=PLACE,
+        kind=ENVIRONMENT,
         metavar="FOLDER",
         help="folder of that file (default: the folder for temporary files)",
     )
@@ -69,7 +69,7 @@ class MachineSettings(MemorySettings):
     SECTION = "machine"
 
     devices: tuple[str, ...] | None = flag(
-        kind=PLACE,
+        kind=ENVIRONMENT,
         nargs="+",
         metavar="NAME",
         help="devices that share the strips of an image, such as GPU:0 GPU:1 (default: the first accelerator, if any); "
@@ -77,7 +77,7 @@ class MachineSettings(MemorySettings):
     )
     oversubscription: float = flag(
         4.0,
-        kind=PLACE,
+        kind=ENVIRONMENT,
         type=types.above_one,
         metavar="TIMES",
         help="memory for tensors, accelerator and host together, as a multiple of accelerator memory",
@@ -85,7 +85,7 @@ class MachineSettings(MemorySettings):
     )
     precision: str = flag(
         "float32",
-        kind=RESULT,
+        kind=DECIDES_RESULT,
         choices={
             "float32": "",
             "mixed_bfloat16": "halves stored images",
@@ -134,52 +134,52 @@ class RunSettings:
     )
     test_only: str | None = flag(
         section="evaluation",
-        kind=PLACE,
+        kind=ENVIRONMENT,
         path=True,
         exists="folder",
         metavar="RUN",
         help="train nothing; evaluate the model of this run folder on the test data, as tfbig evaluate RUN does",
     )
     out: str | None = flag(
-        kind=PLACE,
+        kind=ENVIRONMENT,
         metavar="FOLDER",
         help="run folder for the model, history, metrics, plan and figures "
         "(default: runs/<task>-<mode>-<date>-<time>)",
     )
     resume: bool = flag(
         False,
-        kind=SESSION,
+        kind=THIS_START,
         help="continue the run in --out from its last checkpoint, as if it had not been interrupted (--epochs trains "
         "longer), or start it",
     )
     checkpoint_minutes: float = flag(
         10.0,
-        kind=PLACE,
+        kind=ENVIRONMENT,
         type=types.positive,
         metavar="MINUTES",
         help="minutes between checkpoints; one is also written after every epoch, Ctrl-C, SIGTERM and error",
     )
     config: str | None = flag(
-        kind=SESSION,
+        kind=THIS_START,
         metavar="FILE",
         help="YAML file of flags (device_memory: 512MB), such as config.yaml of a run, or a recipe of tfbig, such as "
         "recipes/abmil-original.yaml; flags win",
     )
     beside: str | None = flag(
         exists="folder",
-        kind=SESSION,
+        kind=THIS_START,
         metavar="RUN",
         help="run of another mode on the same data, whose loss, time and memory are added to the results",
     )
-    dry_run: bool = flag(False, kind=SESSION, help="print the plan and stop; nothing is written")
-    quiet: bool = flag(False, kind=SESSION, help="no progress bars")
+    dry_run: bool = flag(False, kind=THIS_START, help="print the plan and stop; nothing is written")
+    quiet: bool = flag(False, kind=THIS_START, help="no progress bars")
     strict: bool = flag(
         False,
-        kind=PLACE,
+        kind=ENVIRONMENT,
         help="stop if a file cannot be read, instead of listing it in failed.csv (exit code 3)",
     )
     tensorboard: bool = flag(
         False,
-        kind=PLACE,
+        kind=ENVIRONMENT,
         help="write the history for TensorBoard (pip install 'tfbig[log]')",
     )

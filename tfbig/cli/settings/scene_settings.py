@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.data_settings import DrawnSplits
-from tfbig.cli.settings.flag import PLACE, flag
+from tfbig.cli.settings.flag import ENVIRONMENT, flag
 from tfbig.cli.settings.run_settings import (
     UNIFIED,
     MachineSettings,
@@ -54,7 +54,7 @@ class SceneSettings(
     )
     data: str | None = flag(
         exists="file",
-        kind=PLACE,
+        kind=ENVIRONMENT,
         path=True,
         metavar="TABLE",
         help="table *.csv: columns scene (GeoTIFF, COG, JPEG 2000 or VRT), label (a raster on any grid; or outlines: "

@@ -29,25 +29,19 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Return the name of the run, such as "fold 0 seed 3"."""
+        """The name of the run, such as "fold 0 seed 3"."""
         fold = [] if self.fold is None else [f"fold {self.fold}"]
         return " ".join([*fold, *([f"seed {self.seed}"] if self.names_seed else [])])
 
     def folder(self, series: str | Path) -> Path:
-        """Return the run folder, such as `series/fold-0-seed-3`.
-
-        Args:
-            series: Folder of the series.
-        """
+        """The run folder, such as `series/fold-0-seed-3`."""
         return Path(series) / self.name.replace(" ", "-")
 
 
 def members(settings: Mapping[str, Any], where: str = "settings") -> tuple[Member, ...]:
-    """Return the runs that settings ask for; none if they are those of a single run.
+    """The runs that `seed`, `seeds`, `folds` and `fold` ask for; none if they are those of a single run.
 
-    Args:
-        settings: Settings by name, of which `seed`, `seeds`, `folds` and `fold` are read.
-        where: Where they are from, for the error.
+    `where` says in the error where the settings are from.
 
     Raises:
         SourceError: They are no numbers, or those of more than `MOST_MEMBERS` runs.

@@ -10,7 +10,7 @@ from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.background_settings import BackgroundSettings, OutlineSettings
 from tfbig.cli.settings.channel_settings import ChannelSettings
 from tfbig.cli.settings.data_settings import EdgeSettings
-from tfbig.cli.settings.flag import PLACE, REQUIRED, SESSION, flag
+from tfbig.cli.settings.flag import ENVIRONMENT, REQUIRED, THIS_START, flag
 from tfbig.cli.settings.reader_settings import ReaderSettings
 from tfbig.cli.settings.run_settings import MemorySettings
 
@@ -35,33 +35,33 @@ class SlideSettings(ReaderSettings, ChannelSettings):
     slides: tuple[str, ...] = flag(
         REQUIRED,
         exists="file or folder",
-        kind=PLACE,
+        kind=ENVIRONMENT,
         positional=True,
         nargs="+",
         metavar="SLIDE",
         help="slides, folders of slides, or tables of slides, *.csv with a column slide_id and optional path",
     )
     out: str = flag(
-        REQUIRED, kind=PLACE, metavar="DIR", help="folder for the results; created if needed"
+        REQUIRED, kind=ENVIRONMENT, metavar="DIR", help="folder for the results; created if needed"
     )
     shard: str | None = flag(
-        kind=PLACE,
+        kind=ENVIRONMENT,
         type=types.shard,
         metavar="I/N",
         help="process only every N-th slide, starting at the I-th (0 to N - 1), e.g. in job arrays: "
         "$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT; all shards use the same --out",
     )
     dask: str | None = flag(
-        kind=PLACE,
+        kind=ENVIRONMENT,
         metavar="ADDRESS",
         help="process slides on the Dask cluster with this scheduler; 'local' uses the cores of this machine "
         "(pip install 'tfbig[dask]')",
     )
-    strict: bool = flag(False, kind=PLACE, help="stop at the first slide that fails")
-    quiet: bool = flag(False, kind=SESSION, help="no progress bars")
-    dry_run: bool = flag(False, kind=SESSION, help="print what would be done; write nothing")
+    strict: bool = flag(False, kind=ENVIRONMENT, help="stop at the first slide that fails")
+    quiet: bool = flag(False, kind=THIS_START, help="no progress bars")
+    dry_run: bool = flag(False, kind=THIS_START, help="print what would be done; write nothing")
     config: str | None = flag(
-        kind=SESSION,
+        kind=THIS_START,
         metavar="FILE",
         help="YAML file of flags (device_memory: 512MB), such as config.yaml of a run, or a recipe that is installed "
         "with tfbig, such as recipes/abmil-original.yaml; flags on the command line win",
@@ -94,7 +94,7 @@ class TileSettings(SlideSettings, TileSizeSettings, OutlineSettings, EdgeSetting
         "colour",
         type=types.tissue,
         path=True,
-        words=choices.TISSUE,
+        not_paths=choices.TISSUE,
         metavar="METHOD",
         help="how tissue is found. colour: other colour than the glass, at 8 um per pixel; otsu: threshold of the "
         "saturation, at 8 um per pixel; grey: grey values from 3 to 230, at 8 um per pixel; grey-tiles: the same on "
@@ -129,8 +129,7 @@ class ModelSettings:
         positional=True,
         metavar="MODEL",
         help="run folder of train, or .keras file; from images to masks or classes, from volumes to masks, or from "
-        "bags "
-        "of tiles or features to classes, or to what --target of the run was",
+        "bags of tiles or features to classes, or to what --target of the run was",
     )
 
 
@@ -229,8 +228,7 @@ class PredictSettings(
     slides: tuple[str, ...] = flag(
         REQUIRED,
         help="slides, folders of slides, or tables of slides, *.csv with a column slide_id and optional path; for a "
-        "network "
-        "of volumes NIfTI or NRRD files, folders of them or of a DICOM series",
+        "network of volumes NIfTI or NRRD files, folders of them or of a DICOM series",
     )
     mpp: float | None = flag(help="resolution of the network's input in micrometres per pixel")
     level: int | None = flag(

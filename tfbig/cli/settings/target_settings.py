@@ -80,10 +80,7 @@ _TABLES = ("folder", "slides")
 
 
 def check(settings: Any) -> None:
-    """Check that the settings of a run fit its target.
-
-    Args:
-        settings: Settings of `--task mil` or `images`.
+    """Check that the settings of `--task mil` or `images` fit its target.
 
     Raises:
         FlagError: A flag is of another target, or cannot be combined with this one.

@@ -21,7 +21,7 @@ from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.background_settings import BackgroundSettings
 from tfbig.cli.settings.data_settings import BagSettings, ImageDataSettings, SplitSettings
-from tfbig.cli.settings.flag import GIVEN, PLACE, Conditions, Unless, flag
+from tfbig.cli.settings.flag import ENVIRONMENT, GIVEN, Conditions, Unless, flag
 from tfbig.cli.settings.instance_settings import InstanceSettings
 from tfbig.cli.settings.patch_settings import PatchSettings
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
@@ -54,10 +54,7 @@ class SegmentationSettings(
     """Train the gigapixel U-Net to tell tissue from background on whole slides."""
 
     SECTION = "data"
-    EXAMPLE = (
-        "--mode offload --data my_slides --crop 16000x64000 --device-memory 1GB "
-        "--epochs 20 --out runs/mine"
-    )
+    EXAMPLE = "--mode offload --data my_slides --crop 16000x64000 --device-memory 1GB --epochs 20 --out runs/mine"
 
     task: str = "segmentation"
     mode: str = flag(
@@ -70,7 +67,7 @@ class SegmentationSettings(
     )
     data: str | None = flag(
         exists="folder",
-        kind=PLACE,
+        kind=ENVIRONMENT,
         path=True,
         metavar="FOLDER",
         help="folder of slides (TIFF, SVS, NDPI, NPY, PNG), of which the last by name is for validation; or folder "
@@ -208,7 +205,7 @@ class MILNetwork:
     )
     instances_at_once: int = flag(
         8,
-        kind=PLACE,
+        kind=ENVIRONMENT,
         type=types.count,
         help="largest number of instances of a slice; --mode accumulate and frozen only",
     )
@@ -232,8 +229,8 @@ class MILSettings(
 
     SECTION = "data"
     EXAMPLE = (
-        "--task mil --model transmil --bags folder --data my_bags --encoder resnet18 "
-        "--mode accumulate --instances-at-once 32 --out runs/mine"
+        "--task mil --model transmil --bags folder --data my_bags --encoder resnet18 --mode accumulate "
+        "--instances-at-once 32 --out runs/mine"
     )
 
     task: str = "mil"
@@ -326,8 +323,8 @@ class ImageSettings(
 
     SECTION = "data"
     EXAMPLE = (
-        "--task images --data my_images --encoder resnet18 --head linear "
-        "--encoder-weights imagenet --batch-size 1 --epochs 30 --out runs/mine"
+        "--task images --data my_images --encoder resnet18 --head linear --encoder-weights imagenet --batch-size 1 "
+        "--epochs 30 --out runs/mine"
     )
 
     task: str = "images"

@@ -23,16 +23,14 @@ from tfbig.cli.settings.merge import Layer
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.tasks import DEFAULT, TASKS
 
-KINDS = {"images": "images", "mil": "bags"}
+KIND_FLAG = {"images": "images", "mil": "bags"}
 """Flag of the kind of the data, of the tasks that have one."""
 
 
 def parse(argv: Sequence[str], prog: str = "train.py") -> TrainSettings:
-    """Return the settings of a command line; print the help and exit if it asks for it.
+    """Parse the command line of a training; print the help and exit if it asks for it.
 
-    Args:
-        argv: The command line.
-        prog: Name of the program in help and errors.
+    `prog` is the name of the program in help and errors.
 
     Raises:
         FlagError: A flag is wrong, or a file of settings.
@@ -62,7 +60,7 @@ def parse(argv: Sequence[str], prog: str = "train.py") -> TrainSettings:
 
 
 def read(argv: Sequence[str], task: str, prog: str) -> Layer:
-    """Return the flags of a command line.
+    """Read the flags of a command line.
 
     Raises:
         FlagError: A flag does not exist.
@@ -72,7 +70,7 @@ def read(argv: Sequence[str], task: str, prog: str) -> Layer:
 
 
 def merged(task: str, layers: Sequence[Layer], prog: str) -> TrainSettings:
-    """Return the settings of some layers, with the kind of the data if none of them says it.
+    """Merge layers of settings; if none says the kind of the data, its files do.
 
     Raises:
         FlagError: A setting is wrong.
@@ -90,7 +88,7 @@ def merged(task: str, layers: Sequence[Layer], prog: str) -> TrainSettings:
 
 
 def task_of(layers: Sequence[Layer], prog: str) -> str:
-    """Return the task of some layers, which decides the other flags; that of scenes for a table that is not of slides.
+    """The task of some layers, which decides the other flags; `scenes` for a table that is not of slides.
 
     Raises:
         FlagError: There is no such task.
@@ -106,13 +104,13 @@ def task_of(layers: Sequence[Layer], prog: str) -> str:
 
 
 def page(argv: Sequence[str], task: str, prog: str) -> str:
-    """Return the help of a task: its flags that apply with those of a command line."""
-    settings, name = TASKS[task].settings_class(), KINDS.get(task, "")
+    """The help of a task: its flags that apply with those of a command line."""
+    settings, name = TASKS[task].settings_class(), KIND_FLAG.get(task, "")
     flags = dict(flags_of(settings))
     values = help_text.known(argv, flags)
     if name and parser.given(argv, name) is None:
         values[name] = _known_kind(name, parser.given(argv, "data"))
-    flags.pop("test_only")  # for which tfbig evaluate stands
+    flags.pop("test_only")  # tfbig evaluate stands for it
     if parser.given(argv, "task") is not None:
         flags.pop("task")
     command = f"python {prog}" if prog.endswith(".py") else prog
@@ -126,20 +124,20 @@ def page(argv: Sequence[str], task: str, prog: str) -> str:
 
 
 def _known_kind(name: str, data: str | None) -> str | None:
-    """Return the kind of some data, for the help; None if it is not known."""
+    """The kind of some data, for the help; None if it is not known."""
     with suppress(ValueError, OSError):
         return data_kinds.kind(name, data) if data else None
     return None
 
 
 def current_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of `config.yaml` of a run by the names that they have now."""
+    """Rename the settings in the `config.yaml` of a run as they are called now."""
     task = TASKS.get(str(values.get("task")))
     return with_current_names(values, task.settings_class()) if task else dict(values)
 
 
 def in_use(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that play a part in a run, of those that its `config.yaml` holds."""
+    """The settings that play a part in a run, of those that its `config.yaml` holds."""
     task = TASKS.get(str(values.get("task")))
     values = current_names(values)
     flags = flags_of(task.settings_class()) if task else {}
@@ -151,10 +149,9 @@ def in_use(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resume_notices(settings: TrainSettings) -> list[str]:
-    """Return a line that says how a resumed run differs from the one in its folder, if it does.
+    """Say in one line how a resumed run differs from the one in its folder; empty if it does not.
 
-    Args:
-        settings: Settings of the run, before its folder is written.
+    `settings` are those of the run, before its folder is written.
     """
     if not settings.resume:
         return []
@@ -166,12 +163,12 @@ def resume_notices(settings: TrainSettings) -> list[str]:
 
 
 def _first_words(argv: Sequence[str]) -> Layer:
-    """Return the flags of a command line that decide which others there are, and where settings are from."""
+    """Read the flags that decide which others there are, and where settings are from."""
     return Layer({name: parser.given(argv, name) for name in ("task", "data", "config", "out")})
 
 
 def _saved(folder: Path) -> list[Layer]:
-    """Return the settings of the run in a folder; none if there is no run.
+    """Read the settings of the run in a folder; empty if there is no run.
 
     Raises:
         FlagError: They are damaged.
@@ -187,7 +184,7 @@ def _saved(folder: Path) -> list[Layer]:
 
 
 def _changes(saved: TrainSettings, requested: TrainSettings) -> dict[str, str]:
-    """Return a description of each saved setting that differs, by name."""
+    """Describe each saved setting that differs, by name."""
     old, new = to_save(saved), to_save(requested)
     return {
         name: f"{name} {old.get(name)} -> {new[name]}"
@@ -206,7 +203,7 @@ def _check_changes(saved: TrainSettings, requested: TrainSettings, folder: str) 
 
     def may_change(name: str) -> bool:
         values = {getattr(saved, name), getattr(requested, name)}
-        return flags[name].kind.changeable or values <= {*flags[name].interchangeable}
+        return flags[name].kind.changeable or values <= {*flags[name].same_results}
 
     changes = _changes(saved, requested)
     refused = [line for name, line in changes.items() if not may_change(name)]
@@ -232,12 +229,12 @@ def _check_new_run(given: Layer, folder: str) -> None:
 
 
 def _kind(task: str, values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the kind of the data by the name of its setting, if it is missing.
+    """The kind of the data by the name of its setting, if it is missing.
 
     Raises:
         FlagError: The files do not tell it, or contradict it.
     """
-    name = KINDS.get(task)
+    name = KIND_FLAG.get(task)
     if name is None:
         return {}
     data, given = values.get("data"), values.get(name)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.flag import GIVEN, PLACE, TUNABLE, flag
+from tfbig.cli.settings.flag import ENVIRONMENT, GIVEN, TUNABLE, flag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,9 +17,9 @@ class EncoderWeights:
 
     encoder_weights: str | None = flag(
         exists="file or folder",
-        kind=PLACE,
+        kind=ENVIRONMENT,
         path=True,
-        words=(choices.IMAGENET, choices.RANDOM),
+        not_paths=(choices.IMAGENET, choices.RANDOM),
         metavar="imagenet|random|FILE|RUN",
         help="initial weights of the encoder: imagenet, which are fetched; a FILE of torchvision, timm or tfbig; or "
         "those of a RUN with the same encoder (default: random, or those of the recipe)",

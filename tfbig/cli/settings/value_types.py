@@ -95,7 +95,7 @@ def byte_size_or_zero(text: str) -> str:
 
 
 def tissue(text: str) -> str:
-    """Return a way to find tissue, or the path of outlines."""
+    """Accept a way to find tissue, or the path of outlines."""
     if text not in choices.TISSUE and not Path(text).exists():
         raise WrongValue(
             f"'{text}' is neither one of {', '.join(choices.TISSUE)} nor a GeoJSON file or a folder of them"
@@ -104,7 +104,7 @@ def tissue(text: str) -> str:
 
 
 def tissue_or_masks(text: str) -> str:
-    """Return a way to find the tissue of slides, or the path of masks."""
+    """Accept a way to find the tissue of slides, or the path of masks."""
     if text not in TISSUE_METHODS and not Path(text).exists():
         raise WrongValue(
             f"'{text}' is neither one of {', '.join(TISSUE_METHODS)} nor a mask or a folder of masks"
@@ -144,7 +144,7 @@ def crop(text: str) -> str:
 
 
 def crop_of_32(text: str) -> str:
-    """Return `text` if it is rows x columns, both multiples of 32."""
+    """Accept rows x columns, both multiples of 32."""
     parts = text.lower().split("x")
     if len(parts) != 2 or not all(
         each.isdecimal() and int(each) and int(each) % 32 == 0 for each in parts
@@ -154,7 +154,7 @@ def crop_of_32(text: str) -> str:
 
 
 def up_to_five(text: str) -> int:
-    """Return a number from 1 to 5."""
+    """Parse a whole number from 1 to 5."""
     number = count(text)
     if number > 5:
         raise WrongValue(f"{text}: expected 1 to 5")
@@ -162,12 +162,12 @@ def up_to_five(text: str) -> int:
 
 
 def plane(text: str) -> int | str:
-    """Return the number of a plane, or `max`."""
+    """Parse the number of a plane, or `max`."""
     return text if text == "max" else count_from_zero(text)
 
 
 def crop_size(text: str) -> tuple[int, int]:
-    """Return `"1024x2048"` as `(1024, 2048)`."""
+    """Parse `"1024x2048"` as `(1024, 2048)`."""
     rows, columns = (int(side) for side in text.split("x"))
     return rows, columns
 
@@ -186,13 +186,13 @@ def stride(text: str) -> str:
 
 
 def box_size(text: str) -> tuple[int, int, int]:
-    """Return `"96x128x128"` as `(96, 128, 128)`."""
+    """Parse `"96x128x128"` as `(96, 128, 128)`."""
     planes, rows, columns = (int(side) for side in text.split("x"))
     return planes, rows, columns
 
 
 def _three(text: str, expected: str) -> tuple[int, int, int]:
-    """Return three whole numbers above 0, separated by x."""
+    """Parse three whole numbers above 0, separated by x."""
     try:
         sizes = box_size(text.lower())
     except ValueError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.data_settings import DrawnSplits
-from tfbig.cli.settings.flag import PLACE, Unless, flag
+from tfbig.cli.settings.flag import ENVIRONMENT, Unless, flag
 from tfbig.cli.settings.run_settings import (
     UNIFIED,
     MachineSettings,
@@ -102,7 +102,7 @@ class VolumeSegmentationSettings(
     )
     data: str | None = flag(
         exists="folder",
-        kind=PLACE,
+        kind=ENVIRONMENT,
         path=True,
         metavar="FOLDER",
         help="folder of a data set of nnU-Net or of the Medical Segmentation Decathlon, with dataset.json; or folder "

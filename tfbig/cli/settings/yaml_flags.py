@@ -28,7 +28,7 @@ ABSENT: dict[str, dict[str, Any]] = {
 
 
 def layer_of(file: str | Path) -> Layer:
-    """Return the settings of a file.
+    """Read the settings of a file, without those that have no meaning any more.
 
     Raises:
         FlagError: There is no such file, or it holds no settings.
@@ -40,16 +40,13 @@ def layer_of(file: str | Path) -> Layer:
 
 
 def _without_effect(values: dict[Any, Any]) -> set[str]:
-    """Return the settings that are gone and had no effect."""
+    """The settings that are gone and had no effect."""
     gone = ABSENT.get(values.get("task", ""), {})
     return {name for name, value in gone.items() if values.get(name) == value}
 
 
 def read_yaml(file: str | Path) -> dict[Any, Any]:
-    """Read the `setting: value` lines of a YAML file.
-
-    Args:
-        file: Path of the file; if there is none of this path, `recipes/NAME.yaml` is that of the package.
+    """Read the `setting: value` lines of a YAML file; `recipes/NAME.yaml` may be a recipe of the package.
 
     Raises:
         FlagError: There is no such file, or it holds no such lines.
@@ -69,7 +66,7 @@ def read_yaml(file: str | Path) -> dict[Any, Any]:
 
 
 def _located(file: str | Path) -> Path:
-    """Return the path of a file of settings, which may be a recipe of the package."""
+    """The path of a file of settings, which may be a recipe of the package."""
     path = Path(file)
     is_recipe = path.parent == Path("recipes") and not path.exists()
     return PACKAGE / path if is_recipe else path

@@ -16,12 +16,9 @@ from tfbig.metrics import roc
 def scores(
     labels: npt.NDArray[Any], probabilities: npt.NDArray[Any], classes: int
 ) -> dict[str, Any]:
-    """Return confusion matrix, accuracy, quadratic weighted kappa and area under the curve of predictions.
+    """Compute confusion matrix, accuracy, quadratic weighted kappa and area under the curve of predictions.
 
-    Args:
-        labels: Classes, `[n]`.
-        probabilities: Probabilities, `[n, classes]`.
-        classes: Number of classes.
+    `labels` are classes `[n]`, `probabilities` are `[n, classes]`.
     """
     kappa = metrics.QuadraticWeightedKappa(classes)
     kappa.update_state(labels, probabilities.astype("float32"))
@@ -35,7 +32,7 @@ def scores(
 
 
 def softmax(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Return the probabilities of logits `[..., classes]`, float64."""
+    """Compute the probabilities of logits `[..., classes]`, float64."""
     values = np.asarray(logits, np.float64)
     odds = np.exp(values - values.max(-1, keepdims=True))
     shares: npt.NDArray[np.float64] = odds / odds.sum(-1, keepdims=True)
@@ -49,6 +46,6 @@ def _auc(labels: npt.NDArray[Any], probabilities: npt.NDArray[Any]) -> float:
 
 
 def columns(classes: Sequence[str], probabilities: npt.NDArray[Any]) -> dict[str, Any]:
-    """Return the columns of a predicted class: the most probable, and the probability of each."""
+    """The columns of a predicted class: the most probable, and the probability of each."""
     shares = {f"probability_{n}": float(p) for n, p in zip(classes, probabilities, strict=True)}
     return {"predicted": classes[int(np.argmax(probabilities))], **shares}

@@ -20,11 +20,7 @@ from tfbig.results import classification, figures
 
 @dataclass(frozen=True)
 class ClassTarget(Target):
-    """A class, learned by cross-entropy; a prediction is the probability of each.
-
-    Args:
-        classes: Names of the classes.
-    """
+    """A class, learned by cross-entropy; a prediction is the probability of each."""
 
     curves = MappingProxyType({"loss": "loss", "accuracy": "accuracy"})
     classes: tuple[str, ...]
@@ -35,50 +31,50 @@ class ClassTarget(Target):
         return len(self.classes)
 
     def loss(self) -> Any:
-        """Return the cross-entropy."""
+        """The cross-entropy."""
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def metrics(self, data: Data) -> list[Any]:
-        """Return accuracy and kappa."""
+        """Accuracy and kappa."""
         return ["accuracy", tfbig.metrics.QuadraticWeightedKappa(self.num_outputs)]
 
     def counts(self, part: Part) -> str:
-        """Return the number of bags or images of each class."""
+        """Count the bags or images of each class."""
         counts = np.bincount(part.labels, minlength=len(self.classes))
         return ", ".join(f"{n} {name}" for n, name in zip(counts, self.classes, strict=True))
 
     def predicted(self, logits: Numbers) -> Numbers:
-        """Return probabilities."""
+        """Probabilities of the classes."""
         return class_scores.softmax(logits)
 
     def columns(self, prediction: Numbers) -> Row:
-        """Return the most probable class, and all probabilities."""
+        """The most probable class, and all probabilities."""
         return class_scores.columns(self.classes, prediction)
 
     def caption(self, prediction: Numbers) -> str:
-        """Return the most probable class and its probability."""
+        """The most probable class and its probability."""
         return f"{self.classes[int(prediction.argmax())]} {prediction.max():.1%}"
 
     def tile_numbers(self, scores: Numbers) -> dict[str, Numbers]:
-        """Return the probability of each class."""
+        """The probability of each class."""
         shares = class_scores.softmax(scores)
         return {f"probability_{name}": shares[:, k] for k, name in enumerate(self.classes)}
 
     def tile_classes(self, scores: Numbers) -> tuple[Numbers, Sequence[str]]:
-        """Return the most probable class of each tile."""
+        """The most probable class of each tile."""
         return scores.argmax(1), self.classes
 
     def truth(self, label: Any, data: Data) -> Row:
-        """Return the name of a class."""
+        """The name of a class."""
         return {"label": self.classes[int(label)]}
 
     def judged(self, predictions: Numbers, part: Part) -> dict[str, float]:
-        """Return accuracy, kappa and the area under the curve."""
+        """Compute accuracy, kappa and the area under the curve."""
         scores = class_scores.scores(part.labels, predictions, self.num_outputs)
         return {name: scores[name] for name in ("accuracy", "qwk", "auc")}
 
     def reference(self, predict: Predict, data: Data, run: str | None) -> list[float] | None:
-        """Return the threshold of each class: of the evaluated run, or chosen on the validation set."""
+        """The threshold of each class: of the evaluated run, or chosen on the validation set."""
         if run:
             return classification.thresholds_of_run(run, self.classes)
         return classification.best_thresholds(data.val.labels, predict(data.val))
@@ -103,7 +99,7 @@ class ClassTarget(Target):
         return {"confusion": counts.tolist()}
 
     def first_drawn(self, part: Part, predictions: Numbers) -> Sequence[int]:
-        """Return those of the last class, if there are any."""
+        """Choose those of the last class, if there are any."""
         last = len(self.classes) - 1
         chosen = [number for number, label in enumerate(part.labels) if label == last]
         return chosen or range(len(part.labels))

@@ -70,7 +70,7 @@ class DenseTask(Task[S, D]):
 
     @abstractmethod
     def loss(self, settings: S) -> Any:
-        """Return a new loss."""
+        """A new loss."""
 
     @abstractmethod
     def metrics(self, settings: S, data: D) -> list[keras.metrics.Metric]:
@@ -78,7 +78,7 @@ class DenseTask(Task[S, D]):
 
     @abstractmethod
     def crop(self, settings: S) -> Size | None:
-        """Return the size of a crop, or None for whole images."""
+        """The size of a crop, or None for whole images."""
 
     @abstractmethod
     def training(self, settings: S, data: D) -> Epochs:
@@ -107,15 +107,15 @@ class DenseTask(Task[S, D]):
         return _largest(self.validated(settings, data))
 
     def streamed(self, settings: S, twin: keras.Model) -> Any:
-        """Return a network that runs strip by strip with the variables of another."""
+        """Stream a network: run it strip by strip with its own variables."""
         return tfbig.stream(twin, machine.budget(settings), devices=settings.devices)
 
     def predicting(self, models: Models, settings: S) -> Models:
-        """Return the models that predict whole images after training."""
+        """The models that predict whole images after training."""
         return models
 
     def identity(self, item: Any) -> str:
-        """Return the words by which a resumed run recognises an image, wherever it is stored."""
+        """The text by which a resumed run recognises an image, wherever it is stored."""
         return f"{item.name} {item.image.shape}"
 
     def count(self, settings: S, data: D) -> int:
@@ -233,20 +233,18 @@ class DenseTask(Task[S, D]):
             print(line)
 
     def results(self, settings: S, judged: Sequence[Judged], folder: Path) -> dict[str, float]:
-        """Return the results of all images: the mean, and of several the standard deviation, of some columns."""
+        """The results of all images: the mean, and of several the standard deviation, of some columns."""
         return over_items([each.row for each in judged], self.means)
 
     def advice(self, settings: S, results: Mapping[str, float]) -> str:
-        """Return a line on what to do about the results, or nothing."""
+        """Say in one line what to do about the results; empty if nothing."""
         return ""
 
 
 def over_items(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> dict[str, float]:
-    """Return the mean, and of several rows the standard deviation, of columns over the rows in which they are defined.
+    """Average columns over the rows in which they are defined; of several rows, the standard deviation too.
 
-    Args:
-        rows: Rows of `predictions.csv`.
-        columns: Names of columns; one with `*` at its end stands for all that begin so.
+    A name in `columns` with `*` at its end stands for all that begin so.
     """
     means, deviations = dict[str, float](), dict[str, float]()
     for name in rows[0]:
@@ -259,5 +257,5 @@ def over_items(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> dic
 
 
 def _largest(items: Any) -> Any:
-    """Return the image with the most pixels that are computed."""
+    """The image with the most pixels that are computed."""
     return max((item.image for item in items), key=background.foreground_pixels)

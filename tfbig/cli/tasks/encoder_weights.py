@@ -31,13 +31,10 @@ S = TypeVar("S", bound=EncoderSettings | FeaturesSettings)
 
 
 def with_scale(settings: S) -> S:
-    """Return the settings with the mean and standard deviation of the channels that the encoder expects.
+    """Fill in the mean and standard deviation of the channels that the encoder expects.
 
     Without `--mean` and `--std` these are 0 and 1, or those that the weights of `--encoder-weights`, or those of an
     encoder of pathology, were trained with. `--encoder-weights random` becomes None, as without the flag.
-
-    Args:
-        settings: Settings of the run.
 
     Raises:
         FlagError: There is no encoder, or the weights are those of a file, which does not say what they were trained
@@ -71,7 +68,7 @@ def with_scale(settings: S) -> S:
 
 
 def _with_own_scale(settings: S) -> S:
-    """Return the settings with the mean and standard deviation of an encoder of pathology, where none are given."""
+    """Fill in the mean and standard deviation of an encoder of pathology, where none are given."""
     entry = PATHOLOGY_ENCODERS[settings.encoder]
     mean = entry.mean if settings.mean is None else settings.mean
     std = entry.std if settings.std is None else settings.std
@@ -80,12 +77,12 @@ def _with_own_scale(settings: S) -> S:
 
 
 def _is_run(weights: str | None) -> bool:
-    """Return whether weights are those of a run, whose settings say how its images were scaled."""
+    """Whether weights are those of a run, whose settings say how its images were scaled."""
     return weights is not None and (Path(weights) / run_folder.CONFIG).is_file()
 
 
 def _known_scale(weights: str) -> tuple[Any, Any]:
-    """Return the mean and standard deviation that weights were trained with."""
+    """The mean and standard deviation that weights were trained with."""
     if weights == IMAGENET:
         return pretrained.IMAGENET_MEAN, pretrained.IMAGENET_STD
     config = Path(weights) / run_folder.CONFIG
@@ -101,19 +98,14 @@ def _known_scale(weights: str) -> tuple[Any, Any]:
 
 
 def _shown(numbers: Any) -> str:
-    """Return numbers as a flag holds them."""
+    """Write numbers as a flag holds them."""
     return " ".join(map(str, numbers if isinstance(numbers, tuple) else (numbers,)))
 
 
 def load(encoder: Any, settings: EncoderSettings, is_trained: bool = True) -> None:
-    """Load the weights of `--encoder-weights` into an encoder, and print what was loaded.
+    """Load the weights of `--encoder-weights` into an encoder, or a model around it, and print what was loaded.
 
     A resumed run and an evaluation do not need them, since they load those of their run.
-
-    Args:
-        encoder: Encoder, or a model that has it inside.
-        settings: Settings of the run.
-        is_trained: Whether all of the encoder will be trained.
 
     Raises:
         SourceError: The weights cannot be fetched or read, or belong to another network.
@@ -128,11 +120,7 @@ def load(encoder: Any, settings: EncoderSettings, is_trained: bool = True) -> No
 
 
 def warn_of_random(name: str) -> None:
-    """Say on the error output that an encoder that is not trained has random weights.
-
-    Args:
-        name: Name of the encoder.
-    """
+    """Say on the error output that an encoder that is not trained has random weights."""
     print(
         f"without --encoder-weights, the weights of {name} are random, and so are its features",
         file=sys.stderr,
@@ -140,12 +128,9 @@ def warn_of_random(name: str) -> None:
 
 
 def load_file(encoder: Any, name: str, weights: str) -> None:
-    """Load weights into an encoder, and print what was loaded.
+    """Load weights into an encoder, or a model around it, and print what was loaded.
 
-    Args:
-        encoder: Encoder, or a model that has it inside.
-        name: Name of the encoder.
-        weights: Value of `--encoder-weights`.
+    `name` is that of the encoder, `weights` the value of `--encoder-weights`.
 
     Raises:
         SourceError: As `load`.
@@ -166,11 +151,9 @@ def load_file(encoder: Any, name: str, weights: str) -> None:
 
 
 def file_of(name: str, weights: str) -> Path:
-    """Return the file of weights; published ones are fetched once.
+    """Find the file of weights; published ones are fetched once.
 
-    Args:
-        name: Name of the encoder.
-        weights: Value of `--encoder-weights`.
+    `name` is that of the encoder, `weights` the value of `--encoder-weights`.
 
     Raises:
         SourceError: They cannot be fetched.
@@ -180,13 +163,13 @@ def file_of(name: str, weights: str) -> Path:
 
 
 def _has_checkpoint(settings: EncoderSettings) -> bool:
-    """Return whether the run continues from a checkpoint."""
+    """Whether the run continues from a checkpoint."""
     folder = Path(settings.out or "") / run_folder.CHECKPOINTS
     return settings.resume and any(folder.rglob("step-*"))
 
 
 def _trained(path: Path, name: str, weights: str) -> Any:
-    """Return the encoder of this name in the model of a file."""
+    """Load the encoder of this name from the model of a file."""
     model = load_model.load(path)
     found = pretrained.find(model, name)
     if found is None:

@@ -106,7 +106,7 @@ def _evaluated(
 
 
 def logits_of(explanation: Mapping[str, Any]) -> npt.NDArray[Any]:
-    """Return the outputs for the whole bag, `[num_outputs]`, of an explanation."""
+    """The logits of the whole bag, `[num_outputs]`, in an explanation."""
     logits = explanation["logits"]
     return np.asarray(logits["bag"] if isinstance(logits, dict) else logits)
 
@@ -145,7 +145,7 @@ def _draw_maps(
 
 
 def in_words(truth: Mapping[str, Any]) -> str:
-    """Return the columns of a label for a title: a class alone, else names and numbers."""
+    """Put the columns of a label into a title: a class alone, else names and numbers."""
     if list(truth) == ["label"]:
         return str(truth["label"])
     return ", ".join(
@@ -174,14 +174,9 @@ def _draw_on_slide(
 def draw_attention(
     folder: Path, name: str, bag: Any, attention: npt.NDArray[Any], title: str
 ) -> None:
-    """Draw attention over the instances of a bag, as a picture and for the zoomable view of the report.
+    """Draw attention `[n]` over the instances of a bag, as a picture and for the zoomable view of the report.
 
-    Args:
-        folder: Run folder.
-        name: Name of the files.
-        bag: The bag.
-        attention: Attention of each instance, `[n]`.
-        title: Title of the picture.
+    `name` is that of the files.
     """
     figures.attention_map(file_in(folder, f"{name}.png"), bag, attention, title)
     canvas, places, side = figures.instances(bag, slide_viewer.MAX_SIDE)

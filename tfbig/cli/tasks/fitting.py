@@ -48,11 +48,9 @@ KEPT = "kept.weights.h5"
 
 
 def make_optimizer(settings: TrainSettings, batches: int) -> Any:
-    """Return the optimizer that `--optimizer` names.
+    """Make the optimizer that `--optimizer` names, for epochs of so many batches.
 
-    Args:
-        settings: Settings of the run.
-        batches: Batches of an epoch. DEMON's momentum is 0 after the steps of all epochs.
+    DEMON's momentum is 0 after the steps of all epochs.
     """
     steps = -(-batches // settings.accumulate) * settings.epochs
     options = {"global_clipnorm": settings.clip or None, "beta_1": settings.beta_1}
@@ -66,22 +64,14 @@ def compile_both(
     weights: Any,
     metrics: Callable[[], Any],
 ) -> Models:
-    """Compile both models with one optimizer, so that training of the saved plain model can continue; return them.
-
-    Args:
-        models: Models of the run.
-        optimizer: The optimizer.
-        loss: Loss of each output.
-        weights: Weight of each loss.
-        metrics: Function that returns new metrics.
-    """
+    """Compile both models with one optimizer, so that training of the saved plain model can continue; return them."""
     for each in dict.fromkeys((models.twin, models.model)):
         each.compile(optimizer, loss, loss_weights=weights, metrics=metrics())
     return models
 
 
 def loss_weight(settings: TrainSettings) -> float:
-    """Return the weight of the loss that makes an average of gradients a sum, as `--sum` asks."""
+    """The weight of the loss that makes an average of gradients a sum, as `--sum` asks."""
     return float(settings.accumulate if settings.sum else 1)
 
 
@@ -96,15 +86,9 @@ def fit_and_keep(
 ) -> History:
     """Train by `--schedule`, load the weights of the epoch that `--keep` selects, and return the history.
 
-    Args:
-        models: Compiled models; the weights are loaded into the one that is saved.
-        settings: Settings of the run.
-        folder: Run folder.
-        epochs: Training data.
-        validation: Validation data.
-        monitor: Column of the history by which the epoch is selected.
-        worker: Function from the model to a worker whose batches hold the bags of `--accumulate` steps; by default
-            gradients of `--accumulate` steps are averaged.
+    The weights are loaded into the model that is saved. `monitor` is the column of the history by which the epoch
+    is selected. `worker` makes a worker whose batches hold the bags of `--accumulate` steps; by default the
+    gradients of `--accumulate` steps are averaged.
     """
     callbacks = [_schedule(settings, epochs.steps), *_keep_callbacks(settings, folder, monitor)]
     accumulate = 1 if worker else settings.accumulate
@@ -126,15 +110,8 @@ def fit(
 ) -> History:
     """Train from the last checkpoint of the run, and return the history of all epochs.
 
-    Args:
-        model: Compiled model.
-        settings: Settings of the run.
-        folder: Run folder.
-        epochs: Training data.
-        validation: Validation data.
-        callbacks: Callbacks in addition to those of every run.
-        accumulate: Steps whose gradients are averaged.
-        worker: Function from the model to the worker that trains it; by default the usual one.
+    `callbacks` come in addition to those of every run; the gradients of `accumulate` steps are averaged. `worker`
+    makes the worker that trains the model; by default the usual one.
     """
     recorder = run_folder.Recorder(folder)
     skipped = None if settings.strict else FailureLog(Path(settings.out or folder))
@@ -168,7 +145,7 @@ def _load(twin: Any, path: Path) -> None:
 
 
 def item_names(items: Iterable[Any], labels: Iterable[Any]) -> list[str]:
-    """Return names by which a resumed run recognises its images or bags, wherever they are stored."""
+    """The names by which a resumed run recognises its images or bags, wherever they are stored."""
     pairs = zip(items, labels, strict=True)
     return [f"{Path(item.name).name} {item.shape} {label}" for item, label in pairs]
 
@@ -176,9 +153,7 @@ def item_names(items: Iterable[Any], labels: Iterable[Any]) -> list[str]:
 class PerStep(keras.callbacks.Callback):
     """Set the learning rate before every step of `fit`, however often the optimizer steps in one.
 
-    Args:
-        rate: Function from the number of epochs so far, a float, to the learning rate.
-        steps: Steps of an epoch.
+    `rate` maps the number of epochs so far, a float, to the learning rate; `steps` are those of an epoch.
     """
 
     def __init__(self, rate: Callable[[float], float], steps: int) -> None:
@@ -195,18 +170,14 @@ class PerStep(keras.callbacks.Callback):
 
 
 def verbosity(settings: TrainSettings) -> int:
-    """Return `verbose` of `fit`: a bar in a terminal, else a line per epoch, nothing with `--quiet`."""
+    """The argument `verbose` of `fit`: a bar in a terminal, else a line per epoch, nothing with `--quiet`."""
     if settings.quiet:
         return 0
     return 1 if sys.stdout.isatty() else 2
 
 
 def logging(settings: TrainSettings, folder: Path) -> list[keras.callbacks.Callback]:
-    """Return the callback of `--tensorboard`.
-
-    Args:
-        settings: Settings of the run.
-        folder: Run folder.
+    """The callback of `--tensorboard`, if it is given.
 
     Raises:
         SourceError: TensorBoard is not installed.
@@ -223,7 +194,7 @@ def logging(settings: TrainSettings, folder: Path) -> list[keras.callbacks.Callb
 
 
 def scheduled_rate(settings: TrainSettings, epochs: float) -> float:
-    """Return the learning rate after some epochs: from 0 to the peak in `--warmup`, then linear to half, or a cosine.
+    """The learning rate after some epochs: from 0 to the peak in `--warmup`, then linear to half, or a cosine.
 
     The published linear decay ends at half of the peak after all epochs; its first step has a rate of 0.
     """
@@ -257,7 +228,7 @@ def _schedule(settings: TrainSettings, steps: int) -> keras.callbacks.Callback:
 def _keep_callbacks(
     settings: TrainSettings, folder: Path, monitor: str
 ) -> list[keras.callbacks.Callback]:
-    """Return the callback that saves the weights of the epoch that `--keep` selects; none for the last epoch."""
+    """The callback that saves the weights of the epoch that `--keep` selects; empty for the last epoch."""
     if settings.keep == "last":
         return []
     window = settings.window if settings.keep == "window" else 1
@@ -266,7 +237,7 @@ def _keep_callbacks(
 
 
 def class_weights(settings: ClassifierSettings, data: Data) -> npt.NDArray[np.float32] | None:
-    """Return class weights of inverse frequency that add up to 1, if `--class-weights` asks for them."""
+    """Compute class weights of inverse frequency that add up to 1, if `--class-weights` asks for them."""
     if not settings.class_weights:
         return None
     counts = np.maximum(np.bincount(data.train.labels, minlength=len(data.classes)), 1)

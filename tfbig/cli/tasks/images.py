@@ -106,7 +106,7 @@ class ImageTask(Task[ImageSettings, Data]):
         return machine.is_plain(settings)
 
     def plans(self, models: Models, settings: ImageSettings, data: Data) -> Plans | None:
-        """Return the plans of the largest images."""
+        """The plans of the largest images."""
         if settings.mode != "offload":
             return None
         training, validation = (
@@ -224,14 +224,14 @@ def _of_steps(settings: ImageSettings) -> ImageSettings:
 
 
 def _code(settings: ImageSettings) -> str | None:
-    """Return the code of a patch, where the model has codes."""
+    """The code of a patch, where the model has codes."""
     if settings.mode != "patchgd" or settings.encoder == "series":
         return settings.code
     return settings.code or ("vector" if settings.images == "slides" else "map")
 
 
 def largest(part: images.ImageSet, settings: ImageSettings) -> tuple[int, ...] | sources.Source:
-    """Return the shape of a batch of the largest images of a split, or the image with the most foreground."""
+    """The shape of a batch of the largest images of a split, or the image with the most foreground."""
     if settings.background == "skip" and settings.batch_size == 1:
         most: sources.Source = max(part.images, key=background.foreground_pixels)
         return most
@@ -253,7 +253,7 @@ def make_models(settings: ImageSettings, data: Data, num_outputs: int) -> Models
 
 
 def _baseline(settings: ImageSettings, shape: Shape, num_outputs: int) -> Models:
-    """Return the network of whole images, which is streamed in mode offload."""
+    """Build the network of whole images, which is streamed in mode offload."""
     options = {"latent": settings.latent, "width": settings.head_width, **_scale(settings)}
     plain = latent.baseline(settings.encoder, shape, num_outputs, settings.head, **options)
     encoder_weights.load(plain, settings)
@@ -312,13 +312,7 @@ def _check_inner_patch(settings: ImageSettings) -> None:
 
 
 def _of_inner_patches(settings: ImageSettings, encoder: Any, inner_patch: int) -> Any:
-    """Return an encoder of patches by a latent grid of inner patches and a head: a hierarchy (appendix B).
-
-    Args:
-        settings: Settings of the run.
-        encoder: Encoder of an inner patch.
-        inner_patch: Rows and columns of an inner patch.
-    """
+    """Build an encoder of patches by a latent grid of inner patches and a head: a hierarchy (appendix B)."""
     patch = settings.patch
     image = keras.Input((patch, patch, encoder.input_shape[-1]))
     grid = tfbig.patchgd.LatentGrid(
@@ -337,7 +331,7 @@ def _of_inner_patches(settings: ImageSettings, encoder: Any, inner_patch: int) -
 
 
 def _scale(settings: ImageSettings) -> dict[str, Any]:
-    """Return the scale of pixels, for networks that do not scale them."""
+    """The scale of pixels, for networks that do not scale them."""
     scaled_outside = settings.encoder in encoders.NETWORKS
     return {"mean": settings.mean, "std": settings.std} if scaled_outside else {}
 
@@ -426,7 +420,7 @@ def draw_latent(
 def attention_by_code(
     model: PatchGD, image: Any, z: Any
 ) -> tuple[sources.Patches, npt.NDArray[Any]]:
-    """Return each code of Z as a patch, with its attention; by patch if maps do not tile the image."""
+    """Show each code of Z as a patch, with its attention; by patch if maps do not tile the image."""
     patch, inside = model.patch, model.encoder.output_shape[1:-1]
     sizes = zip(image.shape[:-1], patch, inside, strict=False)
     if inside and model.stride == patch and not any(n % p or p % m for n, p, m in sizes):

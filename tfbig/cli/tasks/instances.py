@@ -46,7 +46,7 @@ class InstancesTask(DenseTask[InstanceSettings, Data]):
     measured = ("loss", "val_loss", "seconds_per_step")
 
     def opened(self, settings: InstanceSettings) -> Data:
-        """Return the images, and print what they are."""
+        """Open the images, and print what they are."""
         data = instance_images.load(settings)
         print(f"mode {settings.mode}, precision {settings.precision}, seed {settings.seed}")
         masked_images.print_counts(data)
@@ -57,7 +57,7 @@ class InstancesTask(DenseTask[InstanceSettings, Data]):
         return masked_images.items(data)
 
     def classes(self, settings: InstanceSettings, data: Data) -> Sequence[str]:
-        """Return the names of the classes."""
+        """The names of the classes."""
         return CLASSES
 
     def network(self, settings: InstanceSettings, data: Data) -> keras.Model:
@@ -68,23 +68,23 @@ class InstancesTask(DenseTask[InstanceSettings, Data]):
         return unet(mean, std, instance_images.MAPS, "sigmoid", filters=width, depth=depth)
 
     def loss(self, settings: InstanceSettings) -> str:
-        """Return the name of the loss of each map."""
+        """The name of the loss of each map."""
         return "binary_crossentropy"
 
     def metrics(self, settings: InstanceSettings, data: Data) -> list[keras.metrics.Metric]:
-        """Return no metrics: instances are counted after training."""
+        """No metrics: instances are counted after training."""
         return []
 
     def crop(self, settings: InstanceSettings) -> tuple[int, int]:
-        """Return rows and columns of a crop."""
+        """The rows and columns of a crop."""
         return crop_size(settings.crop)
 
     def count(self, settings: InstanceSettings, data: Data) -> int:
-        """Return the number of crops of an epoch."""
+        """Count the crops of an epoch."""
         return instance_images.crops(data.train, settings)
 
     def padded(self, settings: InstanceSettings, data: Data, item: InstanceImage) -> InstanceImage:
-        """Return a whole image that the strides of the network divide."""
+        """Pad a whole image so that the strides of the network divide it."""
         return replace(item, image=sources.Padded(item.image, 2**settings.depth))
 
     def training(self, settings: InstanceSettings, data: Data) -> Epochs:
@@ -99,7 +99,7 @@ class InstancesTask(DenseTask[InstanceSettings, Data]):
         return Epochs(len(data.val.images), batches)
 
     def curve(self, settings: InstanceSettings) -> Curve:
-        """Return what the learning curve shows."""
+        """What the learning curve shows."""
         return Curve({"loss": "binary cross-entropy"}, "validation images")
 
     def judge(
@@ -124,12 +124,12 @@ class InstancesTask(DenseTask[InstanceSettings, Data]):
     def results(
         self, settings: InstanceSettings, judged: Sequence[Judged], folder: Path
     ) -> dict[str, float]:
-        """Return the average precision over the images, and of all instances together."""
+        """The average precision over the images, and of all instances together."""
         return over_images([each.counts for each in judged])
 
 
 def _columns(matches: Sequence[Matches]) -> dict[str, float]:
-    """Return the columns of an image: counts at an overlap of 0.5, and the average precision at each."""
+    """The columns of an image: counts at an overlap of 0.5, and the average precision at each."""
     correct, missed, false = matches[0]
     counts = {"instances": correct + missed, "correct": correct, "missed": missed, "false": false}
     pairs = zip(OVERLAPS, matches, strict=True)
@@ -137,10 +137,9 @@ def _columns(matches: Sequence[Matches]) -> dict[str, float]:
 
 
 def over_images(matches: Sequence[Sequence[Matches]]) -> dict[str, float]:
-    """Return the mean of the average precision over images at each overlap, and that of all instances together.
+    """Average the precision over images at each overlap, and over all instances together.
 
-    Args:
-        matches: Matches at each of `OVERLAPS`, for each image.
+    `matches` are those at each of `OVERLAPS`, for each image.
     """
     results: dict[str, float] = {}
     for place, overlap in enumerate(OVERLAPS):
@@ -155,26 +154,14 @@ def over_images(matches: Sequence[Sequence[Matches]]) -> dict[str, float]:
 
 
 def thresholds_of(threshold: float, marker_threshold: float) -> Thresholds:
-    """Return thresholds for maps in units of 1/255.
-
-    Args:
-        threshold: Probability of foreground, 0 to 1.
-        marker_threshold: Distance, 0 to 1.
-    """
+    """Convert a probability of foreground and a distance, both 0 to 1, to maps in units of 1/255."""
     return Thresholds(threshold * 255, marker_threshold * 255)
 
 
 def predicted_instances(
     models: Models, settings: InstanceSettings, image: InstanceImage, folder: Path
 ) -> npt.NDArray[np.int32]:
-    """Return the instances of an image, `[H, W]`.
-
-    Args:
-        models: Models of the run.
-        settings: Settings of the run.
-        image: The image.
-        folder: Run folder.
-    """
+    """Find the instances of an image, `[H, W]`."""
     rows, columns = image.image.shape[:2]
     padded = sources.Padded(image.image, 2**settings.depth)
     if models.model is models.twin:
@@ -189,11 +176,7 @@ def predicted_instances(
 
 
 def as_maps(outputs: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Return outputs of a network, 0 to 1, in units of 1/255.
-
-    Args:
-        outputs: Outputs of any shape.
-    """
+    """Convert outputs of a network, 0 to 1, to units of 1/255."""
     maps: npt.NDArray[np.uint8] = np.rint(np.clip(outputs, 0, 1) * 255).astype(np.uint8)
     return maps
 
@@ -203,12 +186,7 @@ def draw(
 ) -> None:
     """Draw the borders of true and predicted instances, as a picture and for the zoomable view of the report.
 
-    Args:
-        folder: Run folder.
-        name: Name of the files.
-        image: The image.
-        found: Its predicted instances, `[H, W]`.
-        title: Title of the view.
+    `found` are the predicted instances, `[H, W]`; `name` is that of the files.
     """
     real = image.labels.read(0, image.labels.shape[0])[..., 0]
     pixels = as_picture(image.image.read(0, image.image.shape[0]))
@@ -227,11 +205,7 @@ def draw(
 
 
 def borders(labels: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return where the borders of instances are, within them.
-
-    Args:
-        labels: Instances `[H, W]`.
-    """
+    """Find the borders of instances `[H, W]`, within them."""
     found: npt.NDArray[np.bool_] = segmentation.find_boundaries(  # type: ignore[no-untyped-call]
         labels, mode="inner"
     )
@@ -239,9 +213,5 @@ def borders(labels: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def as_picture(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Return RGB: of three channels these, of others the first as gray.
-
-    Args:
-        pixels: Image `[H, W, C]`.
-    """
+    """Show an image `[H, W, C]` as RGB: three channels as they are, of others the first as gray."""
     return pixels if pixels.shape[2] == 3 else np.repeat(pixels[..., :1], 3, axis=2)

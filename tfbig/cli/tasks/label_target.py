@@ -21,11 +21,7 @@ from tfbig.results import classification
 
 @dataclass(frozen=True)
 class LabelTarget(Target):
-    """Several labels, learned by the binary cross-entropy of those known; a prediction is the probability of each.
-
-    Args:
-        names: Names of the labels.
-    """
+    """Several labels, learned by the binary cross-entropy of those known; a prediction is the probability of each."""
 
     curves = MappingProxyType({"loss": "binary cross-entropy", "auc": "mean AUC"})
     names: tuple[str, ...]
@@ -36,20 +32,20 @@ class LabelTarget(Target):
         return len(self.names)
 
     def labels(self, part: Part, data: Data) -> Numbers:
-        """Return the labels and the number of the item, `[n, labels + 1]`."""
+        """The labels and the number of the item, `[n, labels + 1]`."""
         return np.column_stack([part.labels, np.arange(len(part.labels))])
 
     def loss(self) -> Any:
-        """Return the cross-entropy of known labels."""
+        """The cross-entropy of known labels."""
         return LabelCrossEntropy()
 
     def metrics(self, data: Data) -> list[Any]:
-        """Return the mean area under the curve."""
+        """The mean area under the curve."""
         most = max(len(part.labels) for part in (data.train, data.val))
         return [LabelAUC(most, self.num_outputs)]
 
     def counts(self, part: Part) -> str:
-        """Return how many have each label, of those of which it is known."""
+        """Count how many have each label, of those of which it is known."""
         known = (part.labels != target_columns.UNKNOWN).sum(0)
         return ", ".join(
             f"{name} {ones} of {number}"
@@ -57,40 +53,40 @@ class LabelTarget(Target):
         )
 
     def predicted(self, logits: Numbers) -> Numbers:
-        """Return probabilities."""
+        """Probabilities of the labels."""
         shares: Numbers = expit(np.asarray(logits, np.float64))
         return shares
 
     def columns(self, prediction: Numbers) -> Row:
-        """Return the probability of each label."""
+        """The probability of each label."""
         return {
             f"probability_{name}": float(share)
             for name, share in zip(self.names, prediction, strict=True)
         }
 
     def caption(self, prediction: Numbers) -> str:
-        """Return the probability of each label."""
+        """The probability of each label."""
         pairs = zip(self.names, prediction, strict=True)
         return ", ".join(f"{name} {share:.1%}" for name, share in pairs)
 
     def tile_numbers(self, scores: Numbers) -> dict[str, Numbers]:
-        """Return the probability of each label."""
+        """The probability of each label."""
         shares = self.predicted(scores)
         return {f"probability_{name}": shares[:, k] for k, name in enumerate(self.names)}
 
     def truth(self, label: Any, data: Data) -> Row:
-        """Return the labels, empty if unknown."""
+        """The labels, empty if unknown."""
         return {
             f"{target_columns.LABEL}{name}": "" if value == target_columns.UNKNOWN else int(value)
             for name, value in zip(self.names, label, strict=True)
         }
 
     def judged(self, predictions: Numbers, part: Part) -> dict[str, float]:
-        """Return the mean area under the curve."""
+        """The mean area under the curve."""
         return {"auc": mean_auc(part.labels, predictions)}
 
     def reference(self, predict: Predict, data: Data, run: str | None) -> list[float] | None:
-        """Return the threshold of each label: of the evaluated run, or chosen on the validation set."""
+        """The threshold of each label: of the evaluated run, or chosen on the validation set."""
         if run:
             return classification.thresholds_of_run(run, self.names)
         columns = classification.known_columns(self.names, data.val.labels, predict(data.val))
@@ -108,9 +104,6 @@ class LabelTarget(Target):
 
 def check_splits(data: Data) -> None:
     """Check that each label can be learned from the training set.
-
-    Args:
-        data: Data of the run.
 
     Raises:
         SourceError: All items to train on of which a label is known have the same.

@@ -105,7 +105,7 @@ class MIL(Task[MILSettings, Data]):
         return fitting.compile_both(models, optimizer, loss, weights, lambda: metrics)
 
     def plans(self, models: Models, settings: MILSettings, data: Data) -> Plans | None:
-        """Return the plans of the largest bags, or of their samples."""
+        """The plans of the largest bags, or of their samples."""
         model = models.model
         if not isinstance(model, mil.MIL):
             return None
@@ -166,7 +166,7 @@ class MIL(Task[MILSettings, Data]):
 
 
 def _of_features(settings: MILSettings) -> MILSettings:
-    """Return the settings without an encoder if the bags hold features.
+    """Drop the encoder if the bags hold features.
 
     Raises:
         FlagError: An encoder was asked for.
@@ -183,7 +183,7 @@ def _of_features(settings: MILSettings) -> MILSettings:
 
 
 def make_models(settings: MILSettings, data: Data, num_outputs: int, loop: str = "exact") -> Models:
-    """Return new models; both are the same in mode device and for features."""
+    """Build models; both are the same in mode device and for features."""
     keras.config.set_dtype_policy(settings.precision)
     keras.utils.set_random_seed(settings.seed)
     shape = data.train.bags[0].shape[1:]
@@ -281,7 +281,7 @@ def _is_dense(settings: MILSettings) -> bool:
 
 
 def largest(part: mil.BagSet, sample: float | None) -> int:
-    """Return the number of instances of the largest bag of a split, or of its sample."""
+    """The number of instances of the largest bag of a split, or of its sample."""
     return max(mil.sample_size(bag, sample) for bag in part.bags)
 
 
@@ -358,10 +358,9 @@ def _explainer(models: Models) -> evaluation.Explain:
 
 
 def explainer_of_twin(twin: Any) -> evaluation.Explain:
-    """Return the function from a bag to logits, attention and scores of a plain model, which reads it whole.
+    """The function from a bag to logits, attention and scores of a plain model, which reads it whole.
 
-    Args:
-        twin: Model whose last layer is the aggregator.
+    The last layer of the model is the aggregator.
     """
     *_, aggregator = twin.layers
 

@@ -57,7 +57,7 @@ class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings, Data]):
         return encoder_weights.with_scale(settings)
 
     def opened(self, settings: PatchGDSegmentationSettings) -> Data:
-        """Return the images, and print what they are."""
+        """Open the images, and print what they are."""
         data = masked_images.load(settings)
         print(f"mode {settings.mode}, encoder {settings.encoder}, precision {settings.precision}")
         masked_images.print_counts(data)
@@ -68,22 +68,22 @@ class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings, Data]):
         return masked_images.items(data)
 
     def classes(self, settings: PatchGDSegmentationSettings, data: Data) -> Sequence[str]:
-        """Return the names of the classes."""
+        """The names of the classes."""
         return data.classes
 
     def network(self, settings: PatchGDSegmentationSettings, data: Data) -> PatchGDSegmentation:
-        """Return a new model, initialised by `--backbone`."""
+        """Build a new model, initialised by `--backbone`."""
         model = make_model(settings)
         if settings.backbone and not settings.test_only:
             start_from(model, Path(settings.backbone))
         return model
 
     def streamed(self, settings: PatchGDSegmentationSettings, twin: keras.Model) -> keras.Model:
-        """Return the network itself: it reads images by patches."""
+        """The network itself, which reads images by patches."""
         return twin
 
     def loss(self, settings: PatchGDSegmentationSettings) -> Any:
-        """Return the loss."""
+        """The loss that `--loss` names."""
         return {"binary_cross_entropy": "binary_crossentropy", "dice": keras.losses.Dice()}[
             settings.loss
         ]
@@ -91,19 +91,19 @@ class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings, Data]):
     def metrics(
         self, settings: PatchGDSegmentationSettings, data: Data
     ) -> list[keras.metrics.Metric]:
-        """Return Dice of the object."""
+        """Dice of the object."""
         return [tfbig.metrics.Dice()]
 
     def crop(self, settings: PatchGDSegmentationSettings) -> None:
-        """Return None: images are whole."""
+        """None: images are whole."""
         return
 
     def training(self, settings: PatchGDSegmentationSettings, data: Data) -> Epochs:
-        """Return epochs of whole images in random order."""
+        """Epochs of whole images in random order."""
         return self._epochs(settings, data.train, learns=True)
 
     def validation(self, settings: PatchGDSegmentationSettings, data: Data) -> Epochs:
-        """Return epochs of whole images."""
+        """Epochs of whole images."""
         return self._epochs(settings, data.val, learns=False)
 
     def _epochs(
@@ -114,7 +114,7 @@ class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings, Data]):
         return Epochs(masked_images.steps(part, settings), batches, names)
 
     def curve(self, settings: PatchGDSegmentationSettings) -> Curve:
-        """Return what the learning curve shows."""
+        """What the learning curve shows."""
         return Curve({"loss": "loss", "dice": "Dice"}, "validation images")
 
     def judge(
@@ -177,10 +177,6 @@ def make_model(settings: PatchGDSegmentationSettings) -> PatchGDSegmentation:
 def start_from(model: PatchGDSegmentation, run: Path) -> None:
     """Copy the encoder and the decoder of another run, such as one on smaller images (appendix E).
 
-    Args:
-        model: The model to change.
-        run: Run folder.
-
     Raises:
         SourceError: It is no run of this task, or its networks have other sizes.
     """
@@ -225,12 +221,7 @@ def _evaluated(
 def draw(folder: Path, name: str, image: MaskedImage, prediction: Source, title: str) -> None:
     """Draw the prediction and the mask of an image, as a picture and for the zoomable view of the report.
 
-    Args:
-        folder: Run folder.
-        name: Name of the files.
-        image: The image.
-        prediction: Probability of the object, `[H, W, 1]`.
-        title: Title of the pictures.
+    `prediction` is the probability of the object, `[H, W, 1]`; `name` is that of the files.
     """
     gray = sources.Grayscale(image.image, invert=True)
     figures.overlay(file_in(folder, f"{name}.png"), gray, image.labels, prediction, title)

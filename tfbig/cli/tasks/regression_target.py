@@ -22,9 +22,7 @@ from tfbig.results import regression
 class RegressionTarget(Target):
     """A number, learned by the mean squared error of scaled values; a prediction is the value itself.
 
-    Args:
-        mean: Mean of the values of the training set.
-        deviation: Their standard deviation.
+    `mean` and `deviation` are those of the values of the training set.
     """
 
     curves = MappingProxyType({"loss": "mean squared error, scaled", "mae": "mean absolute error"})
@@ -34,43 +32,43 @@ class RegressionTarget(Target):
     num_outputs = 1
 
     def labels(self, part: Part, data: Data) -> Numbers:
-        """Return scaled values `[n, 1]`."""
+        """Scaled values `[n, 1]`."""
         return np.asarray((part.labels - self.mean) / self.deviation, keras.config.floatx())
 
     def loss(self) -> Any:
-        """Return the mean squared error."""
+        """The mean squared error."""
         return keras.losses.MeanSquaredError()
 
     def metrics(self, data: Data) -> list[Any]:
-        """Return the mean absolute error, in the unit of the values."""
+        """The mean absolute error, in the unit of the values."""
         return [ScaledError(self.deviation)]
 
     def counts(self, part: Part) -> str:
-        """Return the range of the values."""
+        """The range of the values."""
         return f"values {part.labels.min():g} to {part.labels.max():g}"
 
     def predicted(self, logits: Numbers) -> Numbers:
-        """Return values."""
+        """Values in the unit of the table."""
         return np.asarray(logits, np.float64) * self.deviation + self.mean
 
     def columns(self, prediction: Numbers) -> Row:
-        """Return the predicted value."""
+        """The predicted value."""
         return {"predicted": float(prediction[0])}
 
     def caption(self, prediction: Numbers) -> str:
-        """Return the predicted value."""
+        """The predicted value."""
         return f"{prediction[0]:.4g}"
 
     def tile_numbers(self, scores: Numbers) -> dict[str, Numbers]:
-        """Return the value of each tile."""
+        """The value of each tile."""
         return {"value": self.predicted(scores)[:, 0]}
 
     def truth(self, label: Any, data: Data) -> Row:
-        """Return the value."""
+        """The value."""
         return {"value": float(label[0])}
 
     def judged(self, predictions: Numbers, part: Part) -> dict[str, float]:
-        """Return errors and correlations."""
+        """Compute errors and correlations."""
         return regression.merits(part.labels[:, 0], predictions[:, 0])
 
     def write(
@@ -83,10 +81,7 @@ class RegressionTarget(Target):
 
 
 def scale_of(part: Part) -> tuple[float, float]:
-    """Return mean and standard deviation of the values of the training set.
-
-    Args:
-        part: Training set.
+    """The mean and standard deviation of the values of the training set.
 
     Raises:
         SourceError: All values are equal.

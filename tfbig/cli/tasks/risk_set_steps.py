@@ -18,23 +18,21 @@ from tfbig.training.shared_risk_sets import SharedRiskSets
 
 
 def by_risk_sets(settings: MILSettings | ImageSettings) -> bool:
-    """Return whether a step is that of a whole risk set, whose members are computed one at a time."""
+    """Whether a step is that of a whole risk set, whose members are computed one at a time."""
     return settings.survival_loss == "cox" and settings.mode != "patchgd"
 
 
 def items_of_step(settings: MILSettings | ImageSettings) -> int:
-    """Return the number of training bags or images of a step: those of a batch or of a risk set."""
+    """Count the training bags or images of a step: those of a batch or of a risk set."""
     return settings.accumulate if by_risk_sets(settings) else settings.batch_size
 
 
 def worker_of(
     settings: MILSettings | ImageSettings, dense: bool
 ) -> Callable[[Any], RiskSets] | None:
-    """Return the function from a compiled model to the worker that trains it by risk sets; None without them.
+    """A function that makes the worker of a compiled model that trains it by risk sets; None without them.
 
-    Args:
-        settings: Settings of the run.
-        dense: Whether the model reads tensors instead of handles.
+    `dense` says whether the model reads tensors instead of handles.
     """
     if not by_risk_sets(settings):
         return None

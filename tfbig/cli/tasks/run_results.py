@@ -19,13 +19,7 @@ _COMPARED = (
 
 
 def write_metrics(folder: Path, settings: TrainSettings, metrics: Mapping[str, Any]) -> None:
-    """Write the metrics, with those of the run that `--beside` names.
-
-    Args:
-        folder: Run folder.
-        settings: Settings of the run.
-        metrics: The metrics.
-    """
+    """Write the metrics, with those of the run that `--beside` names."""
     values, device = dict(metrics), unified_memory.peak_bytes()
     if device is not None:
         values["device_peak_bytes"] = device
@@ -35,17 +29,15 @@ def write_metrics(folder: Path, settings: TrainSettings, metrics: Mapping[str, A
 
 
 def tested_on(settings: TrainSettings, test: Sequence[Any]) -> dict[str, str]:
-    """Return the metric that says which split the metrics `test_` of a training run are of.
+    """The entry of the metrics that says on which split the metrics `test_` of a training run were computed.
 
-    Args:
-        settings: Settings of the run; evaluations do not say it.
-        test: Items for testing; where there are none, those for validation are tested.
+    Where there are no items for testing, those for validation are tested; evaluations do not say it.
     """
     return {} if settings.test_only else {run_folder.TESTED_ON: "test" if test else "val"}
 
 
 def _compared(metrics: Mapping[str, Any], run: Path) -> dict[str, Any]:
-    """Return the metrics of another run, and the difference of the losses."""
+    """Read the metrics of another run, and compare the losses."""
     other = run_folder.read_json(run / run_folder.METRICS)
     compared = {key: other[key] for key in _COMPARED if key in other}
     if "loss" in metrics and "loss" in other:
@@ -54,12 +46,7 @@ def _compared(metrics: Mapping[str, Any], run: Path) -> dict[str, Any]:
 
 
 def print_results(numbers: Mapping[str, float], folder: Path) -> None:
-    """Write the report and the model card of a finished run, and print the results and the path.
-
-    Args:
-        numbers: Results by name.
-        folder: Run folder.
-    """
+    """Write the report and the model card of a finished run, and print the results and the path."""
     page = report.write_report(folder, used=training.in_use)
     if (folder / run_folder.MODEL).exists():  # an evaluation has no model of its own
         model_card.write_card(folder, training.in_use)
@@ -68,7 +55,7 @@ def print_results(numbers: Mapping[str, float], folder: Path) -> None:
 
 
 def _about(folder: Path) -> str:
-    """Return a line that says so if the results are of validation images, for lack of test images; else nothing."""
+    """Say so in a line if the results are of validation images, for lack of test images; else empty."""
     metrics = run_folder.read_json(folder / run_folder.METRICS)
     is_val = metrics.get(run_folder.TESTED_ON) == "val"
     line = shown.about_results(metrics, "test_")

@@ -31,11 +31,7 @@ Row = dict[str, Any]
 
 
 def members_of(settings: TrainSettings) -> tuple[Member, ...]:
-    """Return the runs that `--seeds` and `--folds` ask for, or those of the evaluated folder; none for a single run.
-
-    Args:
-        settings: Settings of the run.
-    """
+    """The runs that `--seeds` and `--folds` ask for, or those of the evaluated folder; empty for a single run."""
     if settings.test_only and (config := Path(settings.test_only) / run_folder.CONFIG).exists():
         return members(run_folder.read_yaml(config), str(config))
     return members(vars(settings))
@@ -84,7 +80,7 @@ def _check_checkpoints(settings: TrainSettings, series: Sequence[Member]) -> Non
 
 
 def _of_series(settings: T, series: Sequence[Member]) -> T:
-    """Return the settings that the folder of a series saves, from which its members can be told again."""
+    """The settings that the folder of a series saves, from which its members can be told again."""
     seeds = sorted({member.seed for member in series})
     changed: dict[str, Any] = {"seed": seeds[0]}
     changed["seeds"] = len(seeds) if series[0].names_seed else None
@@ -94,7 +90,7 @@ def _of_series(settings: T, series: Sequence[Member]) -> T:
 
 
 def _of_member(settings: T, folder: Path, member: Member) -> T:
-    """Return the settings of a run of a series."""
+    """The settings of a run of a series."""
     out = member.folder(folder)
     evaluated = settings.test_only and str(member.folder(settings.test_only))
     resumes = settings.resume and (out / run_folder.CONFIG).exists()
@@ -105,7 +101,7 @@ def _of_member(settings: T, folder: Path, member: Member) -> T:
 
 
 def _is_there(evaluated: str | None) -> bool:
-    """Return whether the run to evaluate, if any, has finished: it may have diverged."""
+    """Whether the run to evaluate, if any, has finished; a diverged run has not."""
     return not evaluated or (Path(evaluated) / run_folder.METRICS).exists()
 
 
@@ -127,7 +123,7 @@ def _finish(task: Task[Any, Any], settings: TrainSettings, member: Member) -> bo
 
 
 def _has_finished(settings: TrainSettings) -> bool:
-    """Return whether the run has metrics, and was made with these settings; data decide some that are None here."""
+    """Whether the run has metrics, and was made with these settings; data decide some that are None here."""
     folder = Path(settings.out or "")
     if not (folder / run_folder.METRICS).exists():
         return False
@@ -170,13 +166,13 @@ def _write(
 
 
 def _metrics(folder: Path) -> dict[str, Any]:
-    """Return the metrics of a run, without those that do not fit its classes."""
+    """Read the metrics of a run, without those that do not fit its classes."""
     classes = shown.class_names(run_folder.read_rows(folder / run_folder.PREDICTIONS))
     return shown.results(run_folder.read_json(folder / run_folder.METRICS), classes)
 
 
 def _shared(name: str, metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a metric by its name if all runs have it with one value."""
+    """A metric by its name, if all runs have it with one value."""
     values = [each.get(name) for each in metrics]
     return (
         {name: values[0]}
@@ -200,13 +196,11 @@ def _draw(
 def table(
     metrics: Mapping[str, Mapping[str, Any]], intervals: Mapping[str, Sequence[float]] | None = None
 ) -> list[Row]:
-    """Return a row for each metric that is a finite float in all runs, with the standard deviation of a sample (n - 1).
+    """A row for each metric that is a finite float in all runs, with the standard deviation of a sample (n - 1).
+
+    `intervals` are the ends of the interval of the mean of a metric, for those that have one.
 
     The ends of the interval of a single run are left out: their mean is no end of an interval.
-
-    Args:
-        metrics: Metrics of each run, by its name.
-        intervals: Ends of the interval of the mean of a metric, for those that have one.
     """
     first, *others = metrics.values()
     names = [
@@ -235,12 +229,12 @@ def _row(name: str, values: Mapping[str, float], ends: Sequence[Any]) -> Row:
 
 
 def _is_measured(value: Any) -> bool:
-    """Return whether a value is a measurement; counts and bytes are integers."""
+    """Whether a value is a measurement; counts and bytes are integers."""
     return isinstance(value, float) and math.isfinite(value)
 
 
 def _text(rows: Sequence[Row], runs: Sequence[str]) -> str:
-    """Return the table as aligned text, without the single runs if there are many."""
+    """Align the table as text, without the single runs if there are many."""
     left_out = runs if len(runs) > MAX_PRINTED else ()
     rows = [{name: v for name, v in row.items() if name not in left_out} for row in rows]
     lines = [

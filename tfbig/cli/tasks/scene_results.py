@@ -26,7 +26,7 @@ STRIP = 512
 
 
 def class_metrics(seen: Confusion) -> dict[str, float]:
-    """Return the accuracy, and the means of IoU and F1 over the classes that occur in labels or predictions."""
+    """The accuracy, and the means of IoU and F1 over the classes that occur in labels or predictions."""
     accuracy, each = seen.accuracy(), class_rows(seen)
     if accuracy is None:
         return {}
@@ -35,7 +35,7 @@ def class_metrics(seen: Confusion) -> dict[str, float]:
 
 
 def class_rows(seen: Confusion) -> list[dict[str, float]]:
-    """Return IoU, F1, precision and sensitivity of each class that occurs in labels or predictions."""
+    """Rows of IoU, F1, precision and sensitivity of each class that occurs in labels or predictions."""
     rows = []
     for number in np.flatnonzero(seen.labelled + seen.predicted).tolist():
         found = {name: share or 0.0 for name, share in seen.of_class(number).items()}
@@ -63,12 +63,7 @@ class ValueSums:
     spread: float = 0.0
 
     def add(self, labels: npt.NDArray[Any], predictions: npt.NDArray[Any]) -> None:
-        """Add pixels, in float64; the spread around the mean is merged as by Chan, Golub and LeVeque (1983).
-
-        Args:
-            labels: Values `[n]`.
-            predictions: Values `[n]`.
-        """
+        """Add pixels `[n]`, in float64; the spread around the mean is merged as by Chan, Golub and LeVeque (1983)."""
         if not len(labels):
             return
         truth = labels.astype(np.float64)
@@ -94,7 +89,7 @@ class ValueSums:
         self.absolute += absolute
 
     def metrics(self) -> dict[str, float]:
-        """Return RMSE, MAE and R2; nothing without pixels, and no R2 of one value."""
+        """Compute RMSE, MAE and R2; empty without pixels, and no R2 of one value."""
         if not self.count:
             return {}
         found = {
@@ -105,11 +100,7 @@ class ValueSums:
 
 
 def outputs_of(settings: SceneSettings) -> Outputs:
-    """Return what the network gives for a pixel.
-
-    Args:
-        settings: Settings of the run, with what the data decided.
-    """
+    """What the network gives for a pixel, by settings with what the data decided."""
     names = settings.class_names or ()
     return Outputs(names, len(names)) if settings.target == "class" else Outputs((), 1)
 
@@ -117,14 +108,7 @@ def outputs_of(settings: SceneSettings) -> Outputs:
 def evaluate(
     models: Models, settings: SceneSettings, scene: LabelledScene, folder: Path
 ) -> Confusion | ValueSums:
-    """Predict a scene, draw it, and return how it agrees with its labels.
-
-    Args:
-        models: Models of the run, of which one is streamed.
-        settings: Settings of the run.
-        scene: The scene.
-        folder: Run folder.
-    """
+    """Predict a scene, draw it, and return how it agrees with its labels; one of the models is streamed."""
     path, outputs = file_in(folder, f"{scene.name}.tif"), outputs_of(settings)
     identity, skips = {"model": of_model(models.twin)}, settings.background == "skip"
     scene_blocks.predict(models.model, scene.filled, path, outputs, identity, skips)
@@ -136,13 +120,7 @@ def evaluate(
 def together(
     settings: SceneSettings, scenes: Sequence[Confusion | ValueSums], folder: Path
 ) -> dict[str, float]:
-    """Return the metrics of all scenes, and write those of each class.
-
-    Args:
-        settings: Settings of the run.
-        scenes: Counts or sums of each scene.
-        folder: Run folder.
-    """
+    """Compute the metrics of all scenes, and write those of each class."""
     every = _nothing(outputs_of(settings))
     for each in scenes:
         every.merge(each)  # type: ignore[arg-type]
@@ -162,12 +140,7 @@ def draw(
 ) -> None:
     """Draw a scene with its labels and prediction, as a picture and for the view of the report.
 
-    Args:
-        folder: Run folder.
-        scene: The scene.
-        prediction: Its prediction.
-        outputs: What the prediction means.
-        found: Metrics of the scene, for the title.
+    The title has the metrics of the scene, `found`.
     """
     picture = scene_pictures.preview(scene.filled.scene)
     pixels, known = prediction.reduced(scene_pictures.SIDE)
@@ -191,7 +164,7 @@ def draw(
 def _sampled(
     scene: LabelledScene, rows: npt.NDArray[Any], columns: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return labels and weights of some rows and columns."""
+    """Read labels and weights of some rows and columns."""
     width = scene.filled.scene.shape[1]
     lines = [
         [each.read_window((r, r + 1), (0, width))[0, columns, 0] for r in rows.tolist()]
@@ -205,18 +178,14 @@ def _nothing(outputs: Outputs) -> Confusion | ValueSums:
 
 
 def metrics_of(sums: Confusion | ValueSums) -> dict[str, float]:
-    """Return the metrics of a scene or of all, by name.
-
-    Args:
-        sums: What was counted, or summed, over pixels.
-    """
+    """The metrics of a scene or of all, by name, from what was counted or summed over pixels."""
     return class_metrics(sums) if isinstance(sums, Confusion) else sums.metrics()
 
 
 def _compared(
     scene: LabelledScene, prediction: RasterSource, outputs: Outputs
 ) -> Confusion | ValueSums:
-    """Return the counts or sums of a scene, where its labels are known."""
+    """Count or sum over a scene, where its labels are known."""
     sums = _nothing(outputs)
     for labels, predictions in _strips(scene, prediction):
         sums.add(labels, predictions)

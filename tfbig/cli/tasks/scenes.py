@@ -36,7 +36,7 @@ class Scenes(DenseTask[SceneSettings, SceneData]):
     pictures = None
 
     def resolved(self, settings: SceneSettings) -> SceneSettings:
-        """Return the settings, after checking that they fit each other.
+        """Check that the settings fit each other.
 
         Raises:
             FlagError: They do not.
@@ -60,19 +60,19 @@ class Scenes(DenseTask[SceneSettings, SceneData]):
         return make_model(settings)
 
     def streamed(self, settings: SceneSettings, twin: keras.Model) -> Any:
-        """Return the network streamed."""
+        """Stream the network."""
         budget = machine.budget(settings)
         return tfbig.stream(twin, budget, devices=settings.devices, source_dtype="float32")
 
     def predicting(self, models: Models, settings: SceneSettings) -> Models:
-        """Return the models with a streamed one, which writes predictions block by block."""
+        """The models with a streamed one, which writes predictions block by block."""
         if models.model is not models.twin:
             return models
         budget = machine.budget(settings)
         return Models(tfbig.stream(models.twin, budget, source_dtype="float32"), models.twin)
 
     def loss(self, settings: SceneSettings) -> keras.losses.Loss:
-        """Return the loss, a mean over the pixels that have a label."""
+        """The loss, a mean over the pixels that have a label."""
         return make_loss(settings)
 
     def metrics(self, settings: SceneSettings, data: SceneData) -> list[keras.metrics.Metric]:
@@ -82,7 +82,7 @@ class Scenes(DenseTask[SceneSettings, SceneData]):
         return [keras.metrics.MeanAbsoluteError(name="mae")]
 
     def crop(self, settings: SceneSettings) -> tuple[int, int] | None:
-        """Return rows and columns of a crop, or None for whole scenes."""
+        """The rows and columns of a crop, or None for whole scenes."""
         return scenes.crop_of(settings)
 
     def training(self, settings: SceneSettings, data: SceneData) -> Epochs:
@@ -105,7 +105,7 @@ class Scenes(DenseTask[SceneSettings, SceneData]):
         return (1, *size, data.val[0].image.shape[-1])
 
     def curve(self, settings: SceneSettings) -> Curve:
-        """Return what the learning curve shows."""
+        """What the learning curve shows."""
         if settings.target == "class":
             return Curve({"loss": "cross-entropy", "accuracy": "accuracy"}, "validation scenes")
         loss = (settings.loss or LOSSES["regression"][0]).upper()
@@ -127,7 +127,7 @@ class Scenes(DenseTask[SceneSettings, SceneData]):
     def results(
         self, settings: SceneSettings, judged: Sequence[Judged], folder: Path
     ) -> dict[str, float]:
-        """Return the metrics of all pixels together, and write a table of the classes."""
+        """Compute the metrics of all pixels together, and write a table of the classes."""
         return scene_results.together(settings, [each.counts for each in judged], folder)
 
 
@@ -140,11 +140,7 @@ def _cropped(settings: SceneSettings, data: SceneData) -> list[LabelledScene]:
 
 
 def make_model(settings: SceneSettings) -> keras.Model:
-    """Return a new network.
-
-    Args:
-        settings: Settings of the run, with what the data decided.
-    """
+    """Build a network, by settings with what the data decided."""
     assert settings.mean is not None and settings.std is not None
     build = partial(
         unet, settings.mean, settings.std, filters=settings.filters, depth=settings.depth
@@ -155,11 +151,7 @@ def make_model(settings: SceneSettings) -> keras.Model:
 
 
 def make_loss(settings: SceneSettings) -> keras.losses.Loss:
-    """Return the loss, a mean over the pixels that have a label.
-
-    Args:
-        settings: Settings of the run.
-    """
+    """The loss, a mean over the pixels that have a label."""
     name = settings.loss or LOSSES[settings.target][0]
     if name == "cross_entropy":
         return keras.losses.SparseCategoricalCrossentropy(reduction=AVERAGED)

@@ -40,7 +40,7 @@ class Segmentation(DenseTask[SegmentationSettings, SlideSplits]):
     means = OVERLAPS
 
     def resolved(self, settings: SegmentationSettings) -> SegmentationSettings:
-        """Return the settings with the slides of the checkout, if there are no others.
+        """Fill in the slides of the checkout, if there are no others.
 
         Raises:
             FlagError: There is no `--data`, and no checkout with examples.
@@ -82,12 +82,12 @@ class Segmentation(DenseTask[SegmentationSettings, SlideSplits]):
         return gigapixel_unet()
 
     def streamed(self, settings: SegmentationSettings, twin: keras.Model) -> Any:
-        """Return the network streamed, also where crops are small, so that memory is that of whole slides."""
+        """Stream the network, also where crops are small, so that memory is that of whole slides."""
         budget = machine.budget(settings)
         return tfbig.stream(twin, budget, devices=settings.devices, plain_if_small=False)
 
     def loss(self, settings: SegmentationSettings) -> str:
-        """Return the name of the loss."""
+        """The name of the loss."""
         return LOSS
 
     def metrics(
@@ -97,7 +97,7 @@ class Segmentation(DenseTask[SegmentationSettings, SlideSplits]):
         return [Dice()]
 
     def crop(self, settings: SegmentationSettings) -> tuple[int, int] | None:
-        """Return rows and columns of a crop, or None for whole slides."""
+        """The rows and columns of a crop, or None for whole slides."""
         return _size(settings)
 
     def training(self, settings: SegmentationSettings, data: SlideSplits) -> Epochs:
@@ -117,7 +117,7 @@ class Segmentation(DenseTask[SegmentationSettings, SlideSplits]):
         return item.padded()
 
     def identity(self, item: LabelledSlide) -> str:
-        """Return the words by which a resumed run recognises a slide and its mask."""
+        """The text by which a resumed run recognises a slide and its mask."""
         return f"{super().identity(item)} {Path(item.labels.name).name}"
 
     def plans(
@@ -132,7 +132,7 @@ class Segmentation(DenseTask[SegmentationSettings, SlideSplits]):
         return self.plans_of(model, settings, data)
 
     def curve(self, settings: SegmentationSettings) -> Curve:
-        """Return what the learning curve shows."""
+        """What the learning curve shows."""
         return Curve({"loss": "binary cross-entropy", "dice": "Dice"}, "validation slides")
 
     def judge(
@@ -153,12 +153,12 @@ class Segmentation(DenseTask[SegmentationSettings, SlideSplits]):
     def results(
         self, settings: SegmentationSettings, judged: Sequence[Judged], folder: Path
     ) -> dict[str, float]:
-        """Return means and deviations of overlaps, and how much of the slides is computed."""
+        """Average overlaps, with their deviations, and the share of the slides that is computed."""
         shares = segmentation_results.mean_shares([each.row for each in judged])
         return super().results(settings, judged, folder) | shares
 
     def advice(self, settings: SegmentationSettings, results: Mapping[str, float]) -> str:
-        """Return what to do if a trained network has found nothing."""
+        """Say what to do if a trained network has found nothing."""
         return segmentation_results.advice(results, settings)
 
 
@@ -178,5 +178,5 @@ def _check_training(settings: SegmentationSettings, slides: SlideSplits) -> None
 
 
 def _size(settings: SegmentationSettings) -> tuple[int, int] | None:
-    """Return rows and columns of a crop, or None for whole slides."""
+    """The rows and columns of a crop, or None for whole slides."""
     return None if settings.crop == WHOLE else crop_size(settings.crop)

@@ -27,12 +27,7 @@ SHARES = ("foreground", "computed")
 
 
 def advice(results: Mapping[str, float], settings: SegmentationSettings) -> str:
-    """Return what to do if a trained network has found nothing, in one line; otherwise nothing.
-
-    Args:
-        results: Results of the run.
-        settings: Settings of the run.
-    """
+    """Say in one line what to do if a trained network has found nothing; empty otherwise."""
     if settings.test_only or results.get("test_dice") != 0:
         return ""
     more = "--epochs" if settings.crop == WHOLE else "--epochs or --crops"
@@ -42,10 +37,9 @@ def advice(results: Mapping[str, float], settings: SegmentationSettings) -> str:
 
 
 def mean_shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the means of the shares of the slides that are foreground and computed, if background was skipped.
+    """Average the shares of the slides that are foreground and computed, if background was skipped.
 
-    Args:
-        rows: Rows of `predictions.csv`.
+    `rows` are those of `predictions.csv`.
     """
     names = [name for name in SHARES if name in rows[0]]
     return {f"test_{name}": float(np.mean([row[name] for row in rows])) for name in names}
@@ -60,12 +54,7 @@ def evaluate_slide(
 ) -> dict[str, Any]:
     """Draw the prediction of a slide, and return a row with its overlap with the labels.
 
-    Args:
-        models: Models of the run.
-        slide: The slide.
-        folder: Run folder.
-        names: Names of background and object.
-        skips: Whether background is skipped; the row then says how much of the slide is computed.
+    `names` are those of background and object. With `skips`, the row also says how much of the slide is computed.
     """
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         prediction = _whole(models, slide, Path(scratch))
@@ -80,21 +69,21 @@ def evaluate_slide(
 
 
 def _shares(models: Models, slide: LabelledSlide) -> dict[str, float]:
-    """Return the shares of a slide that are foreground, and that a prediction computes."""
+    """The shares of a slide that are foreground, and that a prediction computes."""
     streamed, image = models.model is not models.twin, slide.padded().image
     plan = models.model.plan(image, training=False) if streamed else None
     return background.shares(slide.image, plan)
 
 
 def _whole(models: Models, slide: LabelledSlide, scratch: Path) -> Source:
-    """Return the prediction of a slide, without its padding."""
+    """Predict a slide, without its padding."""
     rows, columns = slide.image.shape[:2]
     prediction = predict(models, slide.padded().image, scratch / "tissue.npy")
     return prediction.crop((0, rows), (0, columns))
 
 
 def overlaps(labels: Source, prediction: Source) -> dict[str, float | None]:
-    """Return Dice, IoU, precision and sensitivity of a probability and labels 0 and 1; None if undefined."""
+    """Compute Dice, IoU, precision and sensitivity of a probability and labels 0 and 1; None if undefined."""
     seen = Confusion.empty(2)
     for start in range(0, labels.shape[0], STRIP_ROWS):
         strip = start, min(start + STRIP_ROWS, labels.shape[0])
@@ -113,14 +102,8 @@ def draw(
 ) -> None:
     """Draw the prediction and the labels of a slide, as a picture and for the zoomable view of the report.
 
-    Args:
-        folder: Run folder.
-        name: Name of the files.
-        slide: The slide.
-        prediction: Probability of the object.
-        title: Title of the picture.
-        names: Names of background and object.
-        others: More overlays of the view.
+    `prediction` is the probability of the object, `names` are those of background and object. `others` are more
+    overlays of the view.
     """
     figures.overlay(file_in(folder, f"{name}.png"), slide.image, slide.labels, prediction, title)
     gray, labels, probabilities = (
@@ -140,7 +123,7 @@ def draw(
 
 
 def predict(models: Models, image: Source, path: Path) -> Source:
-    """Return the probability of tissue as a source, streamed to a file or predicted at once."""
+    """Predict the probability of tissue as a source, streamed to a file or at once."""
     if models.model is not models.twin:
         predicted: Source = models.model.predict_to(image, path)
         return predicted

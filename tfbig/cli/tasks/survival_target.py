@@ -29,9 +29,8 @@ MEDIAN = "median_risk"
 class SurvivalTarget(Target):
     """Risk of an event: a prediction is the risk, a higher one is worse, and the chance of no event up to each cut.
 
-    Args:
-        cuts: Times that separate the bins; None for Cox's model, which predicts no chances.
-        alpha: How far censored cases count less.
+    `cuts` are the times that separate the bins; None for Cox's model, which predicts no chances. `alpha` says how
+    far censored cases count less.
     """
 
     curves = MappingProxyType({"loss": "loss", "concordance": "concordance"})
@@ -44,7 +43,7 @@ class SurvivalTarget(Target):
         return 1 if self.cuts is None else len(self.cuts) + 1
 
     def labels(self, part: Part, data: Data) -> Numbers:
-        """Return the columns of `Survival`; ranks are those among all times of the run."""
+        """The columns of `Survival`; ranks are those among all times of the run."""
         times = part.labels[:, TIME]
         every = np.unique(np.concatenate([getattr(data, s).labels[:, TIME] for s in SPLITS]))
         labels = np.zeros((len(times), len(Survival)), np.int64)
@@ -56,21 +55,21 @@ class SurvivalTarget(Target):
         return labels
 
     def loss(self) -> Any:
-        """Return the loss of hazards, or of Cox's model."""
+        """The loss of hazards, or of Cox's model."""
         return CoxLoss() if self.cuts is None else DiscreteTimeLoss(self.alpha)
 
     def metrics(self, data: Data) -> list[Any]:
-        """Return the concordance."""
+        """The concordance."""
         return [Concordance(len(data.cases))]
 
     def counts(self, part: Part) -> str:
-        """Return the number of bags or images with an event, and of others."""
+        """Count the bags or images with an event, and the others."""
         events = int(part.labels[:, EVENT].sum())
         cases = len(np.unique(part.labels[:, CASE]))
         return f"{events} with an event, {len(part.labels) - events} censored, of {cases} cases"
 
     def predicted(self, logits: Numbers) -> Numbers:
-        """Return the risk, and the chances of no event."""
+        """The risk, and the chances of no event."""
         logits = np.asarray(logits, np.float64)
         risks = np.asarray(risks_of(logits))[:, None]
         if self.cuts is None:
@@ -79,7 +78,7 @@ class SurvivalTarget(Target):
         return np.concatenate([risks, chances[:, :-1]], axis=1)
 
     def columns(self, prediction: Numbers) -> Row:
-        """Return the risk, and the chance of no event up to each cut."""
+        """The risk, and the chance of no event up to each cut."""
         chances = zip(self.cuts or (), prediction[1:], strict=True)
         return {
             "risk": float(prediction[0]),
@@ -87,24 +86,24 @@ class SurvivalTarget(Target):
         }
 
     def caption(self, prediction: Numbers) -> str:
-        """Return the risk."""
+        """The risk."""
         return f"risk {prediction[0]:.3g}"
 
     def tile_numbers(self, scores: Numbers) -> dict[str, Numbers]:
-        """Return the risk of each tile."""
+        """The risk of each tile."""
         return {"risk": self.predicted(scores)[:, 0]}
 
     def truth(self, label: Any, data: Data) -> Row:
-        """Return the case, the time and the event."""
+        """The case, the time and the event."""
         case = data.cases[int(label[CASE])]
         return {"case": case, "time": float(label[TIME]), "event": int(label[EVENT])}
 
     def judged(self, predictions: Numbers, part: Part) -> dict[str, float]:
-        """Return concordance with its interval, and areas under the curve, of the mean risks of cases."""
+        """Compute concordance with its interval, and areas under the curve, of the mean risks of cases."""
         return survival.merits(*by_case(predictions[:, 0], part))
 
     def reference(self, predict: Predict, data: Data, run: str | None) -> float:
-        """Return the median risk of the training cases, in the evaluated run or of the model.
+        """The median risk of the training cases, in the evaluated run or of the model.
 
         Raises:
             SourceError: The evaluated run has none.
@@ -131,15 +130,7 @@ class SurvivalTarget(Target):
 
 
 def by_case(risks: Numbers, part: Part) -> tuple[Numbers, Numbers, Numbers]:
-    """Average the risks of the bags or images of each case.
-
-    Args:
-        risks: Risks `[n]`.
-        part: A split.
-
-    Returns:
-        Risks, times and events of the cases, each `[cases]`.
-    """
+    """Average the risks `[n]` of the bags or images of each case: risks, times and events, each `[cases]`."""
     _, first, place = np.unique(part.labels[:, CASE], return_index=True, return_inverse=True)
     means = np.bincount(place, risks) / np.bincount(place)
     return means, part.labels[first, TIME], part.labels[first, EVENT].astype(int)
@@ -169,9 +160,7 @@ def cuts_of(part: Part, num_bins: int) -> tuple[float, ...]:
 def check_splits(data: Data, validates: bool) -> None:
     """Check that each split to train with has what its loss and its metric need.
 
-    Args:
-        data: Data of the run.
-        validates: Whether validation needs an event too, as Cox's loss and concordance do.
+    With `validates`, validation needs an event too, as Cox's loss and concordance do.
 
     Raises:
         SourceError: The training set, or the validation set, has no event, or the times of the former are equal.

@@ -53,65 +53,57 @@ class Target(ABC):
         """Number of outputs of the model."""
 
     def labels(self, part: Part, data: Data) -> Numbers:
-        """Return the labels that the model is trained with, `[n, ...]`.
-
-        Args:
-            part: A split.
-            data: Data of the run.
-        """
+        """The labels that the model is trained with, `[n, ...]`."""
         return part.labels
 
     @abstractmethod
     def loss(self) -> Any:
-        """Return the loss of the model."""
+        """The loss of the model."""
 
     @abstractmethod
     def metrics(self, data: Data) -> list[Any]:
-        """Return new metrics of the model."""
+        """New metrics of the model."""
 
     @abstractmethod
     def counts(self, part: Part) -> str:
-        """Return a few words about the labels of a split."""
+        """Describe the labels of a split in a few words."""
 
     # ---------------------------------------------------------------- prediction
 
     @abstractmethod
     def predicted(self, logits: Numbers) -> Numbers:
-        """Return predictions `[n, width]` of the outputs of the model, `[n, num_outputs]`."""
+        """Turn outputs `[n, num_outputs]` of the model into predictions `[n, width]`."""
 
     @abstractmethod
     def columns(self, prediction: Numbers) -> Row:
-        """Return the columns of a prediction in a table."""
+        """The columns of a prediction in a table."""
 
     @abstractmethod
     def caption(self, prediction: Numbers) -> str:
-        """Return a prediction in a few words."""
+        """Describe a prediction in a few words."""
 
     @abstractmethod
     def tile_numbers(self, scores: Numbers) -> dict[str, Numbers]:
-        """Return numbers of tiles by name, of the outputs `[n, num_outputs]` for each tile alone."""
+        """Numbers of tiles by name, from the outputs `[n, num_outputs]` for each tile alone."""
 
     def tile_classes(self, scores: Numbers) -> tuple[Numbers, Sequence[str]] | None:
-        """Return the class of each tile `[n]` and the names of all classes, or None if the target has none."""
+        """The class of each tile `[n]` and the names of all classes, or None if the target has none."""
         return None
 
     # ---------------------------------------------------------------- evaluation
 
     @abstractmethod
     def truth(self, label: Any, data: Data) -> Row:
-        """Return the columns of a label in a table."""
+        """The columns of a label in a table."""
 
     @abstractmethod
     def judged(self, predictions: Numbers, part: Part) -> dict[str, float]:
-        """Return figures of merit of predictions by name; NaN if one is not defined."""
+        """Compute figures of merit of predictions by name; NaN if one is not defined."""
 
     def reference(self, predict: Predict, data: Data, run: str | None) -> Any:
-        """Return what the evaluation needs of training or validation data, such as a threshold.
+        """What the evaluation needs of training or validation data, such as a threshold.
 
-        Args:
-            predict: Function from a split to its predictions.
-            data: Data of the run.
-            run: The folder of the run that is evaluated, which has a reference already; None after training.
+        `run` is the folder of the run that is evaluated, which has a reference already; None after training.
         """
         return None
 
@@ -121,13 +113,10 @@ class Target(ABC):
     ) -> dict[str, Any]:
         """Write tables and figures into a run folder, and return further metrics.
 
-        Args:
-            folder: Run folder.
-            repeats: Predictions of the test set, of each repeat.
-            part: The test set.
-            reference: Of `reference`.
+        `repeats` are the predictions of the test set `part`, of each repeat; `reference` is that of the method of
+        this name.
         """
 
     def first_drawn(self, part: Part, predictions: Numbers) -> Sequence[int]:
-        """Return numbers of bags, in the order in which attention without a slide is drawn: largest first."""
+        """Order bags as attention without a slide is drawn, largest first, and give their numbers."""
         return [int(number) for number in np.argsort(-predictions[:, 0], kind="stable")]

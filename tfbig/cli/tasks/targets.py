@@ -28,12 +28,7 @@ TARGETS: dict[str, type[Target]] = {
 
 
 def of_config(config: Mapping[str, Any], classes: tuple[str, ...]) -> Target:
-    """Return the target of a run.
-
-    Args:
-        config: Settings of the run, with those that its data decided.
-        classes: Names of the classes or labels.
-    """
+    """Make the target of a run from its settings, with those that its data decided."""
     kind = config.get("target", CLASS)
     if kind == "survival":
         cuts = None if config["survival_loss"] == "cox" else tuple(config["time_cuts"])
@@ -44,21 +39,12 @@ def of_config(config: Mapping[str, Any], classes: tuple[str, ...]) -> Target:
 
 
 def of(settings: MILSettings | ImageSettings, data: Data) -> Target:
-    """Return the target of a run.
-
-    Args:
-        settings: Settings of the run, with those that its data decided.
-        data: Data of the run.
-    """
+    """Make the target of a run from its settings, with those that its data decided, and its classes."""
     return of_config(vars(settings), data.classes)
 
 
 def decided(settings: MILSettings | ImageSettings, data: Data) -> dict[str, Any]:
-    """Check that the target can be learned, and return settings that the training set decides.
-
-    Args:
-        settings: Settings of the run.
-        data: Data of the run.
+    """Check that the target can be learned, and return the settings that the training set decides.
 
     Raises:
         SourceError: The training set has no event, one time, one value, or one label.
@@ -79,15 +65,12 @@ def decided(settings: MILSettings | ImageSettings, data: Data) -> dict[str, Any]
 
 
 def counter(target: Target) -> Callable[[Any], str] | None:
-    """Return the function from a split to a few words about its labels; None for classes, which any split counts."""
+    """A function that describes the labels of a split; None for classes, which any split counts."""
     return None if isinstance(target, ClassTarget) else target.counts
 
 
 def of_evaluated_run(settings: MILSettings | ImageSettings) -> dict[str, Any]:
-    """Return the settings that the training set of the evaluated run decided; none for classes.
-
-    Args:
-        settings: Settings of the evaluation.
+    """Read the settings that the training set of the evaluated run decided; empty for classes.
 
     Raises:
         FlagError: The run has another target.

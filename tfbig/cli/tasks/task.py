@@ -66,11 +66,7 @@ class Task(ABC, Generic[S, D]):
     measured: tuple[str, ...] = ("loss", "val_loss", "seconds_per_step")
 
     def resolved(self, settings: S) -> S:
-        """Return the settings with defaults that depend on other settings.
-
-        Args:
-            settings: Settings of the run.
-        """
+        """Fill in defaults that depend on other settings."""
         return settings
 
     @abstractmethod
@@ -113,11 +109,7 @@ class Task(ABC, Generic[S, D]):
 
     @abstractmethod
     def curve(self, settings: S) -> Curve:
-        """Return what the learning curve shows.
-
-        Args:
-            settings: Settings of the run.
-        """
+        """What the learning curve shows."""
 
     @abstractmethod
     def write_results(
@@ -136,9 +128,7 @@ class Task(ABC, Generic[S, D]):
     def restore(self, models: Models, path: Path) -> None:
         """Load the weights of a trained model, whose file also holds the state of the optimizer, into new models.
 
-        Args:
-            models: Models of the run.
-            path: `model.keras` of the run.
+        `path` is `model.keras` of the run.
         """
         models.twin.optimizer.build(models.twin.trainable_variables)
         load_model.load_weights(models.twin, path)

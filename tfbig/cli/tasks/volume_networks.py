@@ -47,11 +47,7 @@ def strides_of(settings: VolumeSegmentationSettings) -> tuple[Stride, ...]:
 
 
 def loss(settings: VolumeSegmentationSettings) -> Any:
-    """Return a new loss of logits and class indices.
-
-    Args:
-        settings: Settings of the run.
-    """
+    """A new loss of logits and class indices."""
     if settings.loss == "crossentropy":
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     return losses.DiceCrossentropy()

@@ -50,7 +50,7 @@ class VolumeSegmentation(DenseTask[VolumeSegmentationSettings, VolumeSplits]):
         return volume_networks.make(settings, len(data.classes), data.channels)
 
     def streamed(self, settings: VolumeSegmentationSettings, twin: keras.Model) -> Any:
-        """Return the network streamed."""
+        """Stream the network."""
         return tfbig.stream(
             twin,
             machine.budget(settings),
@@ -60,7 +60,7 @@ class VolumeSegmentation(DenseTask[VolumeSegmentationSettings, VolumeSplits]):
         )
 
     def loss(self, settings: VolumeSegmentationSettings) -> Any:
-        """Return a new loss."""
+        """The loss that `--loss` names."""
         return volume_networks.loss(settings)
 
     def metrics(
@@ -70,7 +70,7 @@ class VolumeSegmentation(DenseTask[VolumeSegmentationSettings, VolumeSplits]):
         return [ClassDice(len(data.classes))]
 
     def crop(self, settings: VolumeSegmentationSettings) -> tuple[int, int, int] | None:
-        """Return planes, rows and columns of a crop, or None for whole volumes."""
+        """The planes, rows and columns of a crop, or None for whole volumes."""
         return _size(settings)
 
     def training(self, settings: VolumeSegmentationSettings, data: VolumeSplits) -> Epochs:
@@ -92,7 +92,7 @@ class VolumeSegmentation(DenseTask[VolumeSegmentationSettings, VolumeSplits]):
         return volume_cases.whole(item, data.preparation)
 
     def curve(self, settings: VolumeSegmentationSettings) -> Curve:
-        """Return what the learning curve shows."""
+        """What the learning curve shows."""
         return Curve(
             {"loss": settings.loss.replace("_", " "), "dice": "Dice"}, "validation volumes"
         )
@@ -111,7 +111,7 @@ class VolumeSegmentation(DenseTask[VolumeSegmentationSettings, VolumeSplits]):
 
 
 def _size(settings: VolumeSegmentationSettings) -> tuple[int, int, int] | None:
-    """Return planes, rows and columns of a crop, or None for whole volumes."""
+    """The planes, rows and columns of a crop, or None for whole volumes."""
     return None if settings.crop == WHOLE else box_size(settings.crop)
 
 

@@ -85,13 +85,13 @@ class Bag(Readable):
         return self._take(places)
 
     def _take(self, places: Indices) -> RowArray:
-        """Return valid instances; by default runs of consecutive ones are read together."""
+        """Read valid instances; by default runs of consecutive ones are read together."""
         ends = np.flatnonzero(np.diff(places) != 1) + 1
         runs = np.split(places, ends)
         return np.concatenate([self._read(int(run[0]), int(run[-1]) + 1) for run in runs])
 
     def sample(self, count: int, seed: int) -> Bag:
-        """Return instances drawn without replacement, in the order of the bag.
+        """Draw instances without replacement, in the order of the bag.
 
         Args:
             count: Number of instances; the whole bag is returned if it has no more.
@@ -115,7 +115,7 @@ class Bag(Readable):
         each: bool = False,
         jitter: float = 0.0,
     ) -> str:
-        """Return a handle of `sample(count, seed)`.
+        """Make a handle of `sample(count, seed)`.
 
         The sample is drawn as it is read; no sampled bag has to be kept.
 
@@ -317,15 +317,10 @@ class Resized(Bag):
 
 
 def resize(image: RowArray, size: tuple[int, int], interpolation: str = "bilinear") -> RowArray:
-    """Resize an image with a filter of Pillow, which widens when it shrinks an image.
+    """Resize an image `[H, W, C]`, uint8, to rows and columns, with a filter of Pillow.
 
-    Args:
-        image: `[H, W, C]`, uint8.
-        size: `(rows, columns)` of the result.
-        interpolation: "bilinear" or "bicubic".
-
-    Returns:
-        `[rows, columns, C]`, uint8; the image itself if it has this size.
+    The filter is "bilinear" or "bicubic", and widens when it shrinks an image. An image that has this size is
+    returned.
     """
     if image.shape[:2] == tuple(size):
         return image
@@ -338,7 +333,7 @@ def resize(image: RowArray, size: tuple[int, int], interpolation: str = "bilinea
 
 
 def _bag_shape(shape: Sequence[int], name: str) -> tuple[int, ...]:
-    """Return `shape` as integers, or raise SourceError if a bag cannot have it."""
+    """Check a shape: raise SourceError if a bag cannot have it."""
     extents = tuple(int(n) for n in shape)
     if len(extents) < 2:
         raise SourceError(
@@ -355,7 +350,7 @@ def _bag_shape(shape: Sequence[int], name: str) -> tuple[int, ...]:
 def _checked_shape(
     values: npt.ArrayLike | None, what: str, shape: tuple[int, ...], name: str
 ) -> Array | None:
-    """Return `values` as an array of `shape`, or None if there are none."""
+    """Check that values have a shape; None if there are none."""
     if values is None:
         return None
     array = np.asarray(values)

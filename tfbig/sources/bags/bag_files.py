@@ -177,13 +177,9 @@ class TorchBag(Bag):
 
 
 def _finite(rows: RowArray, name: str, what: str, start: int) -> RowArray:
-    """Return instances that were read, after checking that all their numbers are finite.
+    """Check that all numbers of instances `[k, ...]` that were read are finite, and pass them on.
 
-    Args:
-        rows: The instances `[k, ...]`.
-        name: Path of the file, for the error.
-        what: What was read of it, for the error.
-        start: Number of the first instance.
+    `start` is the number of the first instance; `name` and `what` are the file and the part of it, for the error.
 
     Raises:
         SourceError: A number is NaN or infinite.
@@ -200,16 +196,11 @@ def _finite(rows: RowArray, name: str, what: str, start: int) -> RowArray:
 def stamp_coords(
     coords: npt.NDArray[Any], attributes: Mapping[str, Any]
 ) -> tuple[npt.NDArray[Any], str]:
-    """Return the coordinates of a file of STAMP in micrometres, and their unit.
+    """Convert the coordinates `[n, 2]` of a file of STAMP to micrometres, and name their unit, "um".
+
+    Without a known unit, they are unchanged, and the unit is "".
 
     Files from before version 2 do not say the unit; where their tiles are 224 apart, 224 stands for 256 micrometres.
-
-    Args:
-        coords: As they are stored, `[n, 2]`.
-        attributes: Attributes of the file.
-
-    Returns:
-        The coordinates and "um", or unchanged and "" if the unit is unknown.
     """
     if "tile_size_um" in attributes or attributes.get("unit") == "um":
         return coords, "um"

@@ -44,11 +44,7 @@ class FeatureWriter:
         self._is_written = np.zeros(data.shape[0], bool)
 
     def write(self, start: int, rows: npt.NDArray[Any]) -> None:
-        """Write the features of some tiles.
-
-        Args:
-            start: Number of the first tile.
-            rows: Features `[k, width]`.
+        """Write the features `[k, width]` of tiles from number `start` on.
 
         Raises:
             ValueError: They have another width, or end after the last tile.
@@ -73,11 +69,7 @@ class FeatureWriter:
         self._is_written[start:stop] = True
 
     def note(self, attributes: Mapping[str, Any]) -> None:
-        """Add attributes of tfbig.
-
-        Args:
-            attributes: Values by name, without the prefix; None is left out.
-        """
+        """Add attributes of tfbig by name, without the prefix; None is left out."""
         for name, value in attributes.items():
             if value is not None:
                 self._data.attrs[PREFIX + name] = value
@@ -100,17 +92,10 @@ class FeatureWriter:
 def write_features(
     path: PathLike, coords: Coords, slide: Slide, width: int, encoder: str
 ) -> Iterator[FeatureWriter]:
-    """Write the features of a slide; the file gets its name only when it is complete.
+    """Write the features of a slide; the file, `*.h5`, gets its name only when it is complete.
 
     The file has `features`, float32 `[n, width]`, with the attributes `name`, `savetodir` and `encoder`, and `coords`
     as `write_coords` writes them, so that `read_coords` and `FeatureBag` read it too.
-
-    Args:
-        path: The file, `*.h5`.
-        coords: Positions of the tiles.
-        slide: The slide.
-        width: Number of features of a tile.
-        encoder: Name of the encoder.
 
     Yields:
         A `FeatureWriter`, whose `write(start, rows)` accepts the features of tiles in any order.
@@ -149,10 +134,7 @@ class Written:
 
 
 def read_written(path: PathLike) -> Written:
-    """Return what a file of `write_features` says, without its features.
-
-    Args:
-        path: The file.
+    """Read what a file of `write_features` says, without its features.
 
     Raises:
         SourceError: It is damaged, or of another kind.

@@ -33,13 +33,7 @@ _UNCHECKED_BYTES: Final = 2**24
 
 @contextmanager
 def opened(name: str) -> Iterator[h5py.File]:
-    """Open a file for reading.
-
-    Args:
-        name: Path of the file.
-
-    Yields:
-        The open file.
+    """Open a file for reading, in a `with` block.
 
     Raises:
         SourceError: The file cannot be opened, or reading in the block failed.
@@ -51,9 +45,6 @@ def opened(name: str) -> Iterator[h5py.File]:
 
 class WrittenFile(io.RawIOBase):
     """A new file for HDF5, in which no write fails: HDF5 may end the process when one does.
-
-    Args:
-        path: The file.
 
     Raises:
         OSError: It cannot be created.
@@ -73,7 +64,7 @@ class WrittenFile(io.RawIOBase):
             raise self._errors[0]
 
     def seekable(self) -> bool:
-        """Return that it can be written at any place."""
+        """Say that it can be written at any place."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -110,10 +101,7 @@ class WrittenFile(io.RawIOBase):
 
 @contextmanager
 def created(path: PathLike) -> Iterator[tuple[h5py.File, WrittenFile]]:
-    """Create a file.
-
-    Args:
-        path: The file.
+    """Create a file of HDF5.
 
     Yields:
         The file, and what is below it, whose `check` says whether all could be written so far.
@@ -128,11 +116,7 @@ def created(path: PathLike) -> Iterator[tuple[h5py.File, WrittenFile]]:
 
 
 def dataset(file: h5py.File, key: str) -> h5py.Dataset:
-    """Return a dataset that is stored in the file itself and has a plausible size.
-
-    Args:
-        file: The open file.
-        key: Name of the dataset.
+    """Find a dataset that is stored in the file itself and has a plausible size.
 
     Raises:
         SourceError: The dataset does not exist, is stored elsewhere, or declares more bytes than the file can hold.
@@ -156,11 +140,7 @@ def dataset(file: h5py.File, key: str) -> h5py.Dataset:
 
 
 def positions(file: h5py.File, key: str) -> npt.NDArray[Any]:
-    """Return the positions of tiles, `[n, 2]`, after checking their number.
-
-    Args:
-        file: The open file.
-        key: Name of the dataset.
+    """Read the positions of tiles, `[n, 2]`, after checking their number.
 
     Raises:
         SourceError: The dataset has another shape, no numbers, or more than `MAX_TILES` rows; or as `dataset`.
@@ -181,11 +161,6 @@ def positions(file: h5py.File, key: str) -> npt.NDArray[Any]:
 
 def check_stored(data: h5py.Dataset, name: str, key: str) -> None:
     """Check that a dataset is stored in the file itself and has a plausible size.
-
-    Args:
-        data: The dataset.
-        name: Path of the file, for the error.
-        key: Name of the dataset, for the error.
 
     Raises:
         SourceError: It is stored elsewhere, declares more bytes than the file can hold, or has huge chunks.

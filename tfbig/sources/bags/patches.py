@@ -64,12 +64,7 @@ class Patches(Bag):
 def patch_grid(
     image: Readable, patch: int | Sequence[int], stride: int | Sequence[int] | None = None
 ) -> PatchGrid:
-    """Return the grid of patches over an image or a series.
-
-    Args:
-        image: Image `[H, W, C]` or series `[L, C]`.
-        patch: Size of a patch, as in `Patches`.
-        stride: Distance between patches, as in `Patches`.
+    """Lay the grid of patches over an image `[H, W, C]` or a series `[L, C]`, with sizes as in `Patches`.
 
     Raises:
         SourceError: The image is smaller than a patch, or the sizes do not match its number of axes.
@@ -84,15 +79,7 @@ def patch_grid(
 
 
 def read_patches(image: Readable, grid: PatchGrid, places: npt.ArrayLike) -> RowArray:
-    """Read patches by their numbers.
-
-    Args:
-        image: Image `[H, W, C]` or series `[L, C]`.
-        grid: Grid of the patches.
-        places: Numbers of the patches `[k]`.
-
-    Returns:
-        Array `[k, *patch, C]`.
+    """Read patches by their numbers `[k]`, as `[k, *patch, C]`, from an image `[H, W, C]` or a series `[L, C]`.
 
     Raises:
         SourceError: The file is damaged there.
@@ -101,15 +88,9 @@ def read_patches(image: Readable, grid: PatchGrid, places: npt.ArrayLike) -> Row
 
 
 def read_rectangles(image: Readable, corners: Indices, size: Sequence[int]) -> RowArray:
-    """Read rectangles of one size; neighbours in a row are read together.
+    """Read rectangles of one size, `[k, *size, C]`; neighbours in a row are read together.
 
-    Args:
-        image: Image `[H, W, C]` or series `[L, C]`.
-        corners: First pixel of each rectangle `[k, axes]`.
-        size: Size of a rectangle along each axis.
-
-    Returns:
-        Array `[k, *size, C]`.
+    The image is `[H, W, C]` or a series `[L, C]`; `corners` are the first pixels, `[k, axes]`.
 
     Raises:
         SourceError: The file is damaged there.

@@ -78,7 +78,7 @@ class Coords:
         return round(self.size * self.step)
 
     def tiles(self, slide: Slide, labels: npt.ArrayLike | None = None) -> Tiles:
-        """Return the tiles as a bag, without reading them.
+        """Make a bag of the tiles, without reading them.
 
         Args:
             slide: The slide.
@@ -95,7 +95,7 @@ class Coords:
     def tiles_of(
         self, image: Source, shape: Sequence[int], labels: npt.ArrayLike | None = None
     ) -> Tiles:
-        """Return the tiles as a bag of an image, without reading them.
+        """Make a bag of tiles of an image, without reading them.
 
         Args:
             image: The slide at the resolution of the tiles, for example `OnDisk(path, step=coords.step)`.
@@ -141,14 +141,7 @@ def write_coords(path: PathLike, coords: Coords, slide: Slide) -> None:
 
 
 def add_coords(file: h5py.File, coords: Coords, slide: Slide, path: Path) -> None:
-    """Write tile positions and their attributes into an open HDF5 file.
-
-    Args:
-        file: The file.
-        coords: Positions of the tiles.
-        slide: The slide.
-        path: Path that the file gets when it is complete.
-    """
+    """Write tile positions and their attributes into an open HDF5 file, which is named `path` when complete."""
     data = file.create_dataset(_COORDS, data=np.asarray(coords.coords, np.int64))
     trident = _trident_attributes(coords, slide, path)
     clam = _clam_attributes(coords, slide, path)
@@ -215,13 +208,13 @@ def _checked(name: str, coords: npt.NDArray[Any], attributes: dict[str, Any]) ->
 
 
 def _exact_step(attributes: Mapping[str, Any], size: int, rounded: float) -> float:
-    """Return the step of `write_coords`, which `patch_size_level0` rounds, or else the rounded one."""
+    """The step of `write_coords`, which `patch_size_level0` rounds, or else the rounded one."""
     exact = float(attributes.get(f"{_PREFIX}step", rounded))
     return exact if round(size * exact) == round(size * rounded) else rounded
 
 
 def _made_with(attributes: Mapping[str, Any]) -> dict[str, float]:
-    """Return what was asked for; TRIDENT stores the magnification, CLAM the level."""
+    """Read what was asked for; TRIDENT stores the magnification, CLAM the level."""
     values = {
         key: float(attributes[_PREFIX + key]) for key in _MADE_WITH if _PREFIX + key in attributes
     }
@@ -235,7 +228,7 @@ def _made_with(attributes: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _tfbig_attributes(coords: Coords) -> dict[str, float]:
-    """Return the attributes from which `read_coords` restores the step and what was asked for."""
+    """The attributes from which `read_coords` restores the step and what was asked for."""
     return {
         _PREFIX + key: value for key, value in {"step": coords.step, **coords.made_with}.items()
     }
@@ -262,7 +255,7 @@ def _trident_attributes(coords: Coords, slide: Slide, path: Path) -> dict[str, A
 
 
 def _clam_attributes(coords: Coords, slide: Slide, path: Path) -> dict[str, Any]:
-    """Return the attributes of the level with the pixels of the tiles; empty if there is none."""
+    """The attributes of the level with the pixels of the tiles; empty if there is none."""
     for level, (rows, columns) in enumerate(slide.levels):
         step = slide.downsamples[level]
         if round(coords.size * step) == coords.size_at_level_0:

@@ -25,7 +25,7 @@ from tfbig.system import output_folder
 rasterio, rasterio_shutil = Package("rasterio"), Package("rasterio.shutil")
 
 TILE: Final = 512
-SIDE: Final = 4096
+BLOCK_SIDE: Final = 4096
 """Rows and columns of a block, which is written at once."""
 
 Rectangle = tuple[tuple[int, int], tuple[int, int]]
@@ -88,7 +88,7 @@ class BlockWriter:
     """
 
     def __init__(
-        self, path: PathLike, form: Format, identity: Mapping[str, Any], side: int = SIDE
+        self, path: PathLike, form: Format, identity: Mapping[str, Any], side: int = BLOCK_SIDE
     ) -> None:
         self.path, self.form, self.side = Path(path), form, side
         known = {"tile": side, "form": repr(form), **identity}
@@ -106,11 +106,7 @@ class BlockWriter:
         return [block for block in self.blocks if not self._file(block).exists()]
 
     def write(self, block: Rectangle, pixels: RowArray) -> None:
-        """Write a block; it counts as written only when it is complete.
-
-        Args:
-            block: One of `blocks`.
-            pixels: `[rows, columns, bands]`.
+        """Write a block, `[rows, columns, bands]`; it counts as written only when it is complete.
 
         Raises:
             ValueError: The pixels have another shape or dtype.
@@ -133,7 +129,7 @@ class BlockWriter:
             file.write(pixels.transpose(2, 0, 1))
 
     def read(self, block: Rectangle) -> RowArray:
-        """Return the pixels of a block that is written, `[rows, columns, bands]`."""
+        """Read the pixels of a block that is written, `[rows, columns, bands]`."""
         name = self._file(block)
         with untrusted.reading(name), quiet(), rasterio.open(name, driver="GTiff") as file:
             return np.ascontiguousarray(file.read().transpose(1, 2, 0))
@@ -191,7 +187,7 @@ class BlockWriter:
         return self.folder / f"{block[0][0]}_{block[1][0]}.tif"
 
     def _options(self, shape: Sequence[int], grid: MapGrid) -> dict[str, Any]:
-        """Return the options of rasterio for a block of a shape and grid."""
+        """The options of rasterio for a block of a shape and grid."""
         place = {"crs": grid.crs, "transform": grid.transform} if self.form.grid.is_placed else {}
         return place | {
             "height": shape[0],

@@ -41,7 +41,7 @@ SERVERS: Final = (
 )  # fmt: skip
 """Drivers that read from servers, or run programs."""
 _NO_PROXY: Final = "off://0"
-"""Of a kind that does not exist, so that nothing connects to it."""
+"""Proxy of a kind that does not exist, so that nothing connects to it."""
 _ENVIRONMENT: Final = {
     "CPL_VSIL_CURL_ALLOWED_FILENAME": "none",
     "GDAL_HTTP_PROXY": _NO_PROXY,
@@ -58,7 +58,7 @@ _SIGNATURES: Final = {
 }
 """First bytes of files by driver."""
 _IMAGES: Final = (".ovr", ".msk")
-"""Endings of names, after that of an image, of its overviews and mask."""
+"""Endings that overviews and masks have after the name of their image."""
 _NOTES: Final = (
     ".aux.xml",
     ".tfw",
@@ -72,7 +72,7 @@ _NOTES: Final = (
     ".imd",
     "_rpc.txt",
 )
-"""Endings of names, with or without the suffix of the image, of texts about it."""  # fmt: skip
+"""Endings of texts about an image, after its name with or without its suffix."""  # fmt: skip
 _LEADING: Final = ("OVERVIEWS", "ProxyOverviewRequest")
 """Domains of metadata in which a file names others."""
 
@@ -86,11 +86,9 @@ def quiet() -> Iterator[None]:
 
 
 def open_raster(path: PathLike, level: int = 0) -> tuple[Any, tuple[str, ...]]:
-    """Return the dataset of a file, opened by the driver of its suffix, and all files that it is read from.
+    """Open a file by the driver of its suffix, and name all files that it is read from.
 
-    Args:
-        path: The file.
-        level: 0 is full resolution, n is overview n.
+    `level` 0 is full resolution, n is overview n.
 
     Raises:
         SourceError: The file, or one that it leads to, does not exist, is damaged, has another format, or is of a kind
@@ -114,7 +112,7 @@ def open_raster(path: PathLike, level: int = 0) -> tuple[Any, tuple[str, ...]]:
 
 
 def _opened(path: PathLike, name: str, driver: str, **options: Any) -> Any:
-    """Return the dataset of a file, or text of a VRT file, that is checked."""
+    """Open a checked file, or text of a VRT file."""
     with untrusted.reading(path, f"cannot be read as {driver}"), quiet():
         try:
             with rasterio.Env(GDAL_CACHEMAX=CACHE_BYTES):
@@ -128,23 +126,16 @@ def _opened(path: PathLike, name: str, driver: str, **options: Any) -> Any:
 
 
 def first_reason(error: BaseException) -> str:
-    """Return the first cause of an error of GDAL.
-
-    Args:
-        error: The error.
-    """
+    """Find the first cause of an error of GDAL."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error)
 
 
 def check_block(path: PathLike, dataset: Any, files: Iterable[PathLike]) -> None:
-    """Raise SourceError if a block of a dataset takes far more memory than the files have bytes.
+    """Raise SourceError if a block of a dataset takes far more memory than the files have bytes that it is read from.
 
-    Args:
-        path: The file, for the error.
-        dataset: The dataset; GDAL decodes a whole block to read a pixel of it.
-        files: The files that it is read from.
+    GDAL decodes a whole block to read a pixel of it. `path` is for the error.
     """
     pixels = max((rows * columns for rows, columns in dataset.block_shapes), default=0)
     bands = dataset.count if dataset.interleaving == rasterio.enums.Interleaving.pixel else 1
@@ -155,7 +146,7 @@ def check_block(path: PathLike, dataset: Any, files: Iterable[PathLike]) -> None
 
 
 def _bytes_of(dtypes: Iterable[str]) -> int:
-    """Return the bytes of the largest sample; rasterio has names that NumPy has not, as complex_int16."""
+    """The bytes of the largest sample; rasterio has names that NumPy has not, as complex_int16."""
     return max(
         (np.dtype(name).itemsize if name in np.sctypeDict else 16 for name in dtypes), default=1
     )
@@ -175,7 +166,7 @@ class _Checked:
         self._depth = 0
 
     def vrt(self, path: Path) -> str:
-        """Return the text of a VRT file, all sources of which are checked."""
+        """Rewrite a VRT file as text, and check all its sources."""
         if self._depth == MOST_VRTS:
             raise SourceError(
                 f"{path}: is a VRT that others show, more than {MOST_VRTS} deep or in a circle. Correct its sources."
@@ -204,7 +195,7 @@ class _Checked:
         self.files[str(path)] = str(path), status.st_size, status.st_mtime_ns
 
     def _source(self, path: Path) -> tuple[str, tuple[int, int] | None]:
-        """Return the name of a source of a VRT file for GDAL, and its rows and columns if it is no VRT itself."""
+        """Name a source of a VRT file for GDAL, and give its rows and columns if it is no VRT itself."""
         if path not in self._sources:
             driver = _driver_of(path)
             if driver == "VRT":
@@ -250,7 +241,7 @@ class _Checked:
 
 @lru_cache(maxsize=2**16)
 def _size(name: str, driver: str, files: tuple[tuple[str, int, int], ...]) -> tuple[int, int]:
-    """Return the rows and columns of an image that names no other; it is opened once, and again when it has changed."""
+    """The rows and columns of an image that names no other; it is opened once, and again when it has changed."""
     with _opened(name, name, driver) as dataset, untrusted.reading(name):
         if any(dataset.tags(ns=domain) for domain in _LEADING):
             raise SourceError(
@@ -262,7 +253,7 @@ def _size(name: str, driver: str, files: tuple[tuple[str, int, int], ...]) -> tu
 
 
 def _driver_of(path: Path) -> str:
-    """Return the driver of a file by its first bytes."""
+    """Find the driver of a file by its first bytes."""
     start = _start(path)
     for signature, driver in _SIGNATURES.items():
         if start.startswith(signature):

@@ -36,7 +36,7 @@ class MapGrid:
 
     @classmethod
     def of(cls, crs: CRS | None, transform: Affine) -> MapGrid:
-        """Return the grid of a dataset of rasterio.
+        """Read the grid of a dataset of rasterio.
 
         Args:
             crs: Its coordinate system.
@@ -60,7 +60,7 @@ class MapGrid:
         return self.wkt is not None or self.transform != rasterio.Affine.identity()
 
     def at(self, column: float, row: float) -> tuple[float, float]:
-        """Return the coordinates x and y of the corner of a pixel.
+        """The coordinates x and y of the corner of a pixel.
 
         Args:
             column: Column, which may be a fraction.
@@ -70,7 +70,7 @@ class MapGrid:
         return a * column + b * row + c, d * column + e * row + f
 
     def window(self, row: float, column: float) -> MapGrid:
-        """Return the grid of a rectangle of the image.
+        """The grid of a rectangle of the image.
 
         Args:
             row: First row.
@@ -81,7 +81,7 @@ class MapGrid:
         return MapGrid(self.wkt, (a, b, x, d, e, y))
 
     def scaled(self, rows: float, columns: float) -> MapGrid:
-        """Return the grid of the same image with larger pixels.
+        """The grid of the same image with larger pixels.
 
         Args:
             rows: Rows of this image in one pixel.
@@ -91,7 +91,7 @@ class MapGrid:
         return MapGrid(self.wkt, (a * columns, b * rows, c, d * columns, e * rows, f))
 
     def equals(self, other: MapGrid, shape: tuple[int, int]) -> bool:
-        """Return whether pixels of both grids are at the same places, to a hundredth of a pixel over an image.
+        """Whether pixels of both grids are at the same places, to a hundredth of a pixel over an image.
 
         Args:
             other: The other grid.
@@ -115,7 +115,7 @@ class MapGrid:
         return abs(a * e - b * d) * float(metres) ** 2
 
     def describe(self) -> str:
-        """Return the coordinate system and the size of pixels in words."""
+        """Describe the coordinate system and the size of pixels."""
         if self.crs is None:
             return "no coordinate system"
         code = self.crs.to_epsg()

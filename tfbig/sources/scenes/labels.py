@@ -45,11 +45,7 @@ class Labels(ABC):
 
     @abstractmethod
     def read(self, window: Window) -> Part:
-        """Return the labels of a window of the scene, and where they are known.
-
-        Args:
-            window: `(start, stop)` of the rows and of the columns.
-        """
+        """Read the labels of a window of the scene, `(start, stop)` of rows and columns, and where they are known."""
 
 
 @final
@@ -94,13 +90,13 @@ class RasterLabels(Labels):
         self.source = source
 
     def read(self, window: Window) -> Part:
-        """Return the labels of a window, and where they are measurements."""
+        """Read the labels of a window, and where they are measurements."""
         pixels = self.source.read_window(*window)
         known = self.source.valid(*window, pixels)
         return np.where(known, pixels[..., 0], 0).astype(np.float32), known
 
     def values(self) -> set[int]:
-        """Return the class numbers that occur; all labels are read.
+        """Find the class numbers that occur; all labels are read.
 
         Raises:
             SourceError: A label is no whole number, or negative.
@@ -159,7 +155,7 @@ class VectorLabels(Labels):
             self.tree = shapely.STRtree(self.shapes)
 
     def read(self, window: Window) -> Part:
-        """Return the labels of a window; all are known of classes, those with an outline of values."""
+        """Draw the labels of a window; all are known of classes, those with an outline of values."""
         (top, bottom), (left, right) = window
         shape, grid = (bottom - top, right - left), self.grid.window(top, left)
         area = shapely.box(*_bounds(grid, shape))
@@ -179,12 +175,9 @@ class VectorLabels(Labels):
 def read_outlines(
     path: PathLike, scene: RasterSource | None = None, column: str | None = None
 ) -> Any:
-    """Return the outlines of a file as a GeoDataFrame, without missing and empty ones.
+    """Read the outlines of a file as a GeoDataFrame, without missing and empty ones.
 
-    Args:
-        path: The file.
-        scene: Scene whose area is read, in whose coordinate system the outlines are returned. Default: all as they are.
-        column: The only column to read; default: none.
+    With a scene, those in its area are read, in its coordinate system. No column but `column` is read.
 
     Raises:
         SourceError: The file cannot be read, has no such column or no coordinate system, or does not overlap the scene;
@@ -219,10 +212,7 @@ def read_outlines(
 
 
 def columns_of(path: PathLike) -> list[str]:
-    """Return the columns of a file of outlines that may hold classes or values: all but numbers of the outlines.
-
-    Args:
-        path: The file.
+    """List the columns of a file of outlines that may hold classes or values: all but numbers of the outlines.
 
     Raises:
         SourceError: The file cannot be read.
@@ -235,12 +225,9 @@ def columns_of(path: PathLike) -> list[str]:
 class LabelSource(View):
     """Labels of a scene, or their weights, as a network reads them: `[H, W, 1]`, float32.
 
-    The weight of a pixel is 1 where its label is known and the scene has a measurement, else 0.
+    The scene is filled and padded.
 
-    Args:
-        image: The scene, filled and padded.
-        labels: Its labels.
-        weights: Whether to return the weights.
+    The weight of a pixel is 1 where its label is known and the scene has a measurement, else 0.
     """
 
     def __init__(self, image: FilledScene, labels: Labels, weights: bool = False) -> None:
@@ -264,7 +251,7 @@ class LabelSource(View):
 def _burned(
     path: PathLike, table: Any, column: str | None, numbers: Mapping[str, int] | None
 ) -> npt.NDArray[np.float64]:
-    """Return the number that each outline is drawn with."""
+    """The number that each outline is drawn with."""
     if column is None:
         return np.ones(len(table))
     if numbers is None:
@@ -286,7 +273,7 @@ def _burned(
 
 
 def _values(column: Any) -> npt.NDArray[np.float64]:
-    """Return a column as numbers, which may be written in text.
+    """Read a column as numbers, which may be written in text.
 
     Raises:
         ValueError: A cell is something else.
@@ -297,12 +284,9 @@ def _values(column: Any) -> npt.NDArray[np.float64]:
 
 
 def class_names(path: PathLike, column: str, values: Sequence[Any]) -> list[str]:
-    """Return the classes of a column as text; 3.0, of a column of numbers, is "3".
+    """Read the classes of a column as text; 3.0, of a column of numbers, is "3".
 
-    Args:
-        path: The file, for the error.
-        column: Name of the column, for the error.
-        values: The column.
+    `path` and `column` are for the error.
 
     Raises:
         SourceError: A cell is empty or no number.
@@ -320,7 +304,7 @@ def class_names(path: PathLike, column: str, values: Sequence[Any]) -> list[str]
 
 
 def _area_in(crs: str, scene: RasterSource) -> Bounds:
-    """Return the area of a scene in another coordinate system."""
+    """The area of a scene in another coordinate system."""
     bounds = _bounds(scene.grid, scene.shape)
     area: Bounds = warp.transform_bounds(scene.grid.crs, crs, *bounds, densify_pts=21)
     return area
@@ -330,7 +314,7 @@ def _check_coordinates(path: PathLike, table: Any) -> None:
     """Raise SourceError where outlines have vertices without a place on the scene's map."""
     with untrusted.reading(path, "cannot be placed on the scene"):
         bounds = shapely.bounds(table.geometry.to_numpy())
-    if not (np.abs(bounds) < _MOST_COORDINATE).all():  # also of NaN
+    if not (np.abs(bounds) < _MOST_COORDINATE).all():  # also refuses NaN
         raise SourceError(
             f"{path}: an outline reaches beyond the map of the scene, to coordinates that are no numbers or larger "
             f"than {_MOST_COORDINATE:g}. Cut the outlines to the area of the scene."
@@ -338,7 +322,7 @@ def _check_coordinates(path: PathLike, table: Any) -> None:
 
 
 def _clipped(path: str, shapes: npt.NDArray[Any], grid: MapGrid, shape: Sequence[int]) -> Any:
-    """Return outlines without what is far from a window: GDAL follows each line through all pixels that it crosses.
+    """Clip what is far from a window: GDAL follows each line through all pixels that it crosses.
 
     Raises:
         SourceError: Lines cross too many pixels in and around the window.
@@ -374,7 +358,7 @@ def _check_overlap(path: PathLike, bounds: Bounds, grid: MapGrid, scene: RasterS
 
 
 def _bounds(grid: MapGrid, shape: Sequence[int]) -> Bounds:
-    """Return the smallest rectangle with sides along the axes of coordinates around a grid of pixels."""
+    """The smallest rectangle with sides along the axes of coordinates around a grid of pixels."""
     rows, columns = shape[:2]
     corners = [grid.at(*corner) for corner in ((0, 0), (columns, 0), (0, rows), (columns, rows))]
     x, y = zip(*corners, strict=True)

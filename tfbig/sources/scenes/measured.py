@@ -55,12 +55,7 @@ class FilledScene(View):
         self._skip = skip
 
     def valid(self, rows: tuple[int, int], columns: tuple[int, int]) -> npt.NDArray[np.bool_]:
-        """Return which pixels of a window have a measurement, `[rows, columns]`.
-
-        Args:
-            rows: `(start, stop)`.
-            columns: `(start, stop)`.
-        """
+        """Find the pixels of a window, `(start, stop)` of rows and columns, with a measurement: `[rows, columns]`."""
         return self._filled(*rows, *columns)[1]
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
@@ -69,7 +64,7 @@ class FilledScene(View):
     def _filled(
         self, start: int, stop: int, left: int, right: int
     ) -> tuple[RowArray, npt.NDArray[np.bool_]]:
-        """Return the pixels of a window, and which of them have a measurement."""
+        """Read the pixels of a window, and find those that have a measurement."""
         out = np.empty((stop - start, right - left, self.shape[2]), np.float32)
         out[:] = self.fill
         valid = np.zeros(out.shape[:2], bool)
@@ -89,7 +84,7 @@ class FilledScene(View):
         return out, valid
 
     def _find_background(self) -> Background | None:
-        """Return the cells without any measurement, if they are to be skipped."""
+        """Find the cells without any measurement, if they are to be skipped."""
         if not self._skip:
             return None
         rows, columns = self.shape[:2]
@@ -97,12 +92,7 @@ class FilledScene(View):
         return found if found.foreground.any() and not found.foreground.all() else None
 
     def foreground(self, rows: tuple[int, int], columns: tuple[int, int]) -> Background:
-        """Return which cells of a window have a measurement; the window is read once.
-
-        Args:
-            rows: `(start, stop)`.
-            columns: `(start, stop)`.
-        """
+        """Find the cells of a window, `(start, stop)` of rows and columns, with a measurement, in one pass."""
         shape = rows[1] - rows[0], columns[1] - columns[0]
         cell = cells.side_of_cells(shape, CELL)
         found = np.zeros(cells.num_cells(shape, cell), bool)
@@ -124,7 +114,7 @@ def sampled_moments(
     side: int = 256,
     unreadable: Callable[[RasterSource, SourceError], object] | None = None,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the mean and standard deviation of each band, of windows spread evenly over scenes.
+    """Compute mean and standard deviation of each band, of windows spread evenly over scenes.
 
     The windows, and so the numbers, are the same each time. Samples without a measurement do not count.
 
@@ -156,7 +146,7 @@ def sampled_moments(
 
 
 def _sums(scene: RasterSource, across: int, side: int) -> npt.NDArray[np.float64]:
-    """Return the number of samples of each band of evenly spread windows, their sum, and that of their squares."""
+    """Count the samples of each band of evenly spread windows, and sum them and their squares."""
     sums = np.zeros((3, scene.shape[2]))
     tops, lefts = (
         np.unique(np.linspace(0, max(n - side, 0), across).astype(int)) for n in scene.shape[:2]

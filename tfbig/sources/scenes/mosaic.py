@@ -126,16 +126,9 @@ def write_vrt(
     resampling: str = "nearest",
     tags: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a VRT file.
+    """Write a VRT file of bands of one dtype; `resampling` is for pieces whose pixels have another size.
 
-    Args:
-        path: The file.
-        shape: Rows and columns.
-        dtype: Dtype of all bands.
-        grid: Grid of the pixels.
-        bands: The bands.
-        resampling: For pieces whose pixels have another size.
-        tags: Metadata by name.
+    `shape` is rows and columns; `tags` are metadata by name.
     """
     root = ElementTree.Element("VRTDataset", rasterXSize=str(shape[1]), rasterYSize=str(shape[0]))
     if grid.wkt is not None:
@@ -197,7 +190,7 @@ def _add_piece(element: Any, folder: Path, piece: Piece, resampling: str) -> Non
 
 
 def _whole(scene: RasterSource, number: int, shape: Sequence[int]) -> Band:
-    """Return the band of a VRT file that one band of a scene fills."""
+    """The band of a VRT file that one band of a scene fills."""
     name = scene.bands.names[number] or title_of(scene.name)
     size = scene.shape[0], scene.shape[1]
     piece = Piece(Path(scene.name), number + 1, size, (0, shape[0]), (0, shape[1]))

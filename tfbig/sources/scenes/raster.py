@@ -140,7 +140,7 @@ class RasterSource(Source):
         return self._values(planes)
 
     def _values(self, planes: RowArray) -> RowArray:
-        """Return the values `[rows, columns, bands]` of stored samples `[bands, rows, columns]`."""
+        """Convert stored samples `[bands, rows, columns]` to values `[rows, columns, bands]`."""
         if not self.bands.is_scaled:
             return np.ascontiguousarray(planes.transpose(1, 2, 0), self.dtype)
         out = np.empty((*planes.shape[1:], self.shape[2]), self.dtype)
@@ -154,7 +154,7 @@ class RasterSource(Source):
     def valid(
         self, rows: tuple[int, int], columns: tuple[int, int], pixels: RowArray
     ) -> npt.NDArray[np.bool_]:
-        """Return which pixels of a window have a measurement in any band, `[rows, columns]`.
+        """Find the pixels of a window that have a measurement in any band, `[rows, columns]`.
 
         Args:
             rows: `(start, stop)`.
@@ -170,7 +170,7 @@ class RasterSource(Source):
         return measured
 
     def measured(self, pixels: RowArray) -> npt.NDArray[np.bool_]:
-        """Return which samples are measurements: neither nodata nor, of floats, NaN or infinite.
+        """Find the samples that are measurements: neither nodata nor, of floats, NaN or infinite.
 
         Args:
             pixels: `[..., bands]`.
@@ -182,7 +182,7 @@ class RasterSource(Source):
         return measured & np.isfinite(pixels) if self.dtype.kind == "f" else measured
 
     def reduced(self, max_side: int) -> tuple[RowArray, npt.NDArray[np.bool_]]:
-        """Return the whole scene in few pixels, each the nearest one, and which have a measurement.
+        """Read the whole scene in few pixels, each the nearest one, and find those with a measurement.
 
         Overviews are used if the file has any.
 
@@ -205,14 +205,14 @@ class RasterSource(Source):
 
     @property
     def knows_nodata(self) -> bool:
-        """Return whether any pixel may lack a measurement."""
+        """Whether any pixel may lack a measurement."""
         known = self.bands.is_masked or any(n is not None for n in self.bands.nodata)
         return known or self.dtype.kind == "f"
 
     def _call(
         self, method: str, indexes: Any, window: tuple[int, int, int, int], **options: Any
     ) -> Any:
-        """Return what a method of the dataset returns for a window; one thread at a time, as GDAL demands."""
+        """Call a method of the dataset for a window; one thread at a time, as GDAL demands."""
         start, stop, left, right = window
         with self._lock:
             if self._dataset.closed:
@@ -259,7 +259,7 @@ class RasterSlide(Slide):
         return source
 
     def describe(self) -> str:
-        """Return one line with the size, bands, coordinate system and levels."""
+        """Describe the size, bands, coordinate system and levels in one line."""
         rows, columns, bands = self.shape
         levels = ", ".join(f"{n:.4g}" for n in self.downsamples)
         samples = f"{counted(bands, 'band')} of {self.dtype}"
@@ -277,7 +277,7 @@ def _check_images(path: PathLike, dataset: Any) -> None:
 
 
 def _dtype(path: PathLike, name: str) -> np.dtype[Any]:
-    """Return the dtype of a name of rasterio."""
+    """The dtype of a name of rasterio."""
     try:
         dtype = np.dtype(name)
     except TypeError:
@@ -290,7 +290,7 @@ def _dtype(path: PathLike, name: str) -> np.dtype[Any]:
 
 
 def _scaling(path: PathLike, dataset: Any, level: int) -> tuple[tuple[float, float], ...]:
-    """Return scale and offset of each band, which GDAL tells of level 0 only."""
+    """Read scale and offset of each band, which GDAL tells of level 0 only."""
     if level:
         dataset, _ = gdal.open_raster(path, 0)
     pairs = zip(map(float, dataset.scales), map(float, dataset.offsets), strict=True)
@@ -302,7 +302,7 @@ def _scaling(path: PathLike, dataset: Any, level: int) -> tuple[tuple[float, flo
 
 
 def _check_scaling(path: PathLike, scaling: Sequence[tuple[float, float]]) -> bool:
-    """Return whether a band has a scale or an offset; raise SourceError where one is no number to multiply by."""
+    """Whether a band has a scale or an offset; raise SourceError where one is no number to multiply by."""
     for band, (scale, offset) in enumerate(scaling, start=1):
         if not (np.isfinite([scale, offset]).all() and scale):
             raise SourceError(
@@ -313,13 +313,13 @@ def _check_scaling(path: PathLike, scaling: Sequence[tuple[float, float]]) -> bo
 
 
 def _marked(colours: Sequence[Any]) -> tuple[int, ...]:
-    """Return the positions of the bands that are marked as red, green and blue, or none."""
+    """The positions of the bands that are marked as red, green and blue, or none."""
     wanted = (enums.ColorInterp.red, enums.ColorInterp.green, enums.ColorInterp.blue)
     return tuple(map(colours.index, wanted)) if {*wanted} <= {*colours} else ()
 
 
 def _warped(path: PathLike, dataset: Any, grid: MapGrid, shape: tuple[int, int]) -> Any:
-    """Return a dataset, which has a place, resampled to another grid."""
+    """Resample a dataset, which has a place, to another grid."""
     # Without a place, GDAL would look for it in other files.
     if dataset.transform == rasterio.Affine.identity():
         raise SourceError(

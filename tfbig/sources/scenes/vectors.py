@@ -31,22 +31,19 @@ _BESIDE: Final = {
     ".shp": (".shx", ".dbf", ".prj", ".cpg", ".qix", ".sbn", ".sbx", ".idm", ".ind", ".qpj"),
     ".gpkg": (".gpkg-wal", ".gpkg-shm", ".gpkg-journal"),
 }
-"""Endings of the files that belong to one."""
+"""Endings of the files that belong to a file of outlines, by its suffix."""
 _NAME: Final = re.compile(rb'(?<!\\)"((?:[^"\\]|\\.){0,300})"\s*:')
 _CRS: Final = re.compile(
     rb"([\"'])(?:c|\\u00[46]3)(?:r|\\u00[57]2)(?:s|\\u00[57]3)\1\s*(?:(/)|:\s*([{/]))",
     re.IGNORECASE,
 )
-"""The name of a coordinate system that is an object; names have any case and may be written as numbers of letters."""
+"""A member `crs` of GeoJSON that is an object; its name has any case, and letters may be written as their numbers."""
 _MOST_SYSTEMS: Final = 100
 _MOST_CRS: Final = 2**16
 
 
 def files(path: PathLike) -> list[Path]:
-    """Return a file of outlines and the files beside it that belong to it, as those of a shapefile do.
-
-    Args:
-        path: The file.
+    """List a file of outlines and the files beside it that belong to it, as those of a shapefile do.
 
     Raises:
         SourceError: One of them is no regular file.
@@ -64,11 +61,7 @@ def files(path: PathLike) -> list[Path]:
 
 
 def information(path: PathLike, bounds: bool = False) -> dict[str, Any]:
-    """Return what pyogrio says about a file of outlines.
-
-    Args:
-        path: The file.
-        bounds: Whether to return the rectangle around all outlines.
+    """Read what pyogrio says about a file of outlines, with the rectangle around all if `bounds` is set.
 
     Raises:
         SourceError: It cannot be read, is not what its suffix says, or may read from elsewhere; it has too many columns
@@ -86,12 +79,9 @@ def information(path: PathLike, bounds: bool = False) -> dict[str, Any]:
 
 
 def table(path: PathLike, columns: list[str], area: Any = None) -> Any:
-    """Return outlines as a GeoDataFrame.
+    """Read outlines, with some columns, as a GeoDataFrame.
 
-    Args:
-        path: The file.
-        columns: Columns to read.
-        area: Least and greatest x and y of what is read; default: everything.
+    `area` is least and greatest x and y of what is read; None for everything.
 
     Raises:
         SourceError: As of `information`.
@@ -112,7 +102,7 @@ def _pyogrio(path: PathLike) -> Any:
 
 
 def _checked(path: PathLike) -> str:
-    """Return the name of a checked file for GDAL."""
+    """The name of a checked file for GDAL."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise SourceError(
@@ -184,7 +174,7 @@ def _check_tables(path: PathLike) -> None:
 
 
 def _has_expressions(base: sqlite3.Connection, table: str) -> bool:
-    """Return whether a table has columns of expressions."""
+    """Whether a table has columns of expressions."""
     hidden = base.execute("SELECT max(hidden) FROM pragma_table_xinfo(?)", (table,)).fetchone()[0]
     return hidden is not None and hidden > 1
 

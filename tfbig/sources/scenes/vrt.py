@@ -16,7 +16,7 @@ MOST_BYTES: Final = 2**26
 MOST_DEPTH: Final = 16
 """Deepest nesting of elements."""
 Source = Callable[[Path], tuple[str, tuple[int, int] | None]]
-"""Checks a file, and returns its name for GDAL, and its rows and columns where they are known."""
+"""Function that checks a file, and returns its name for GDAL, and its rows and columns where they are known."""
 
 
 def _by_lower_case(*names: str) -> dict[str, str]:
@@ -66,11 +66,9 @@ _SUBCLASSES: Final = {"", "VRTDataset", "VRTSourcedRasterBand"}
 
 
 def rewritten(path: Path, source: Source) -> str:
-    """Return the text of a VRT file with what is known to be safe, and absolute paths.
+    """Rewrite a VRT file as text with only what is known to be safe, and absolute paths.
 
-    Args:
-        path: The file.
-        source: Checks a file that it names.
+    `source` checks each file that it names.
 
     Raises:
         SourceError: It is no VRT file; or it holds anything but bands of rectangles of other images, such as images
@@ -131,7 +129,7 @@ class _Rewriting:
         self._length = 0
 
     def dataset(self, element: Any) -> Any:
-        """Return a copy of the whole file."""
+        """Copy the whole file."""
         new = self._started(element, "VRTDataset", ("rasterXSize", "rasterYSize"))
         for child in element:
             name = child.tag.lower()
@@ -167,7 +165,7 @@ class _Rewriting:
         return new
 
     def _rectangle(self, element: Any) -> Any:
-        """Return a copy of a rectangle of another file."""
+        """Copy a rectangle of another file."""
         new = ElementTree.Element(_SOURCES[element.tag.lower()], element.attrib)
         size = None
         for child in element:
@@ -192,7 +190,7 @@ class _Rewriting:
         return new
 
     def _file(self, element: Any) -> tuple[Any, tuple[int, int] | None]:
-        """Return the element with the name of a file as GDAL shall open it, and the rows and columns of the file."""
+        """Write the name of a file, as GDAL shall open it, into an element, and find its rows and columns."""
         name, given = element.text or "", _lower_case(element)
         if not name.strip() or "/vsi" in name or "://" in name or "<" in name:
             raise SourceError(
@@ -234,7 +232,7 @@ class _Rewriting:
             )
 
     def _simple(self, element: Any, names: dict[str, str]) -> Iterable[Any]:
-        """Return a copy of an element that names no file, or none of one that is not used."""
+        """Copy an element that names no file, or drop one that is not used."""
         name = element.tag.lower()
         if name in names and not len(element):
             return [_copy(element, names[name])]
@@ -258,7 +256,7 @@ class _Rewriting:
         return [new]
 
     def _started(self, element: Any, name: str, attributes: Iterable[str]) -> Any:
-        """Return a new element with some attributes of another one."""
+        """Start an element with some attributes of another one."""
         given = _lower_case(element)
         if given.get("subclass", "") not in _SUBCLASSES:
             raise self._refused(given["subclass"])

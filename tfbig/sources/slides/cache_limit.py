@@ -36,12 +36,7 @@ class CacheLimit:
             return sum(size for cache, size in self._sizes.items() if cache() is not None)
 
     def used(self, cache: Cache, num_bytes: int) -> None:
-        """Note the size of a cache that was just used, and empty others while all together are too large.
-
-        Args:
-            cache: The cache.
-            num_bytes: Its size now.
-        """
+        """Note the size of a cache that was just used, and empty others while all together are too large."""
         with self._lock:
             last = weakref.ref(cache)
             self._sizes.pop(last, None)

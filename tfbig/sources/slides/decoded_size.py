@@ -14,14 +14,7 @@ _MARKERS_WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
 
 
 def jpeg_size(data: bytes | bytearray) -> tuple[int, int] | None:
-    """Return the size declared in the frame header of a JPEG (ITU-T T.81, B.2.2).
-
-    Args:
-        data: The compressed tile.
-
-    Returns:
-        `(rows, columns)`, or None if there is no frame header.
-    """
+    """Read `(rows, columns)` in the frame header of a JPEG (ITU-T T.81, B.2.2); None without one."""
     at = 0
     while (at := data.find(0xFF, at)) >= 0 and at + 4 <= len(data):
         marker = data[at + 1]
@@ -41,13 +34,9 @@ def jpeg_size(data: bytes | bytearray) -> tuple[int, int] | None:
 
 
 def jpeg2000_size(data: bytes | bytearray) -> tuple[int, int] | None:
-    """Return the size declared in a JPEG 2000 codestream, bare or in a JP2 file (ISO 15444-1, A.5.1 and I.4).
+    """Read `(rows, columns)` in a JPEG 2000 codestream, bare or in a JP2 file (ISO 15444-1, A.5.1 and I.4).
 
-    Args:
-        data: The compressed tile.
-
-    Returns:
-        `(rows, columns)`, or None if there is no codestream header.
+    It is None if there is no header of a codestream.
     """
     at = _codestream_offset(data)
     if at is None or data[at : at + 4] != b"\xff\x4f\xff\x51" or at + 24 > len(data):
@@ -57,7 +46,7 @@ def jpeg2000_size(data: bytes | bytearray) -> tuple[int, int] | None:
 
 
 def _codestream_offset(data: bytes | bytearray) -> int | None:
-    """Return the offset of the codestream: 0 if it is bare, else inside the box `jp2c`."""
+    """Find the offset of the codestream: 0 if it is bare, else inside the box `jp2c`."""
     if data[4:8] != b"jP  ":
         return 0
     at = 0

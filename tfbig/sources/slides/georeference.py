@@ -32,12 +32,7 @@ class Georeference:
     keys: tuple[tuple[int, Any], ...]
 
     def scaled(self, rows: float, columns: float) -> Georeference:
-        """Return the georeference of the same image with larger pixels.
-
-        Args:
-            rows: Rows of this image in one pixel.
-            columns: Columns of this image in one pixel.
-        """
+        """The georeference of the same image with pixels of so many rows and columns of this one."""
         steps = np.array([columns, rows, 1.0])
         points = np.array(self.tiepoints).reshape(-1, 6)
         points[:, :3] /= steps
@@ -50,7 +45,7 @@ class Georeference:
         )
 
     def tags(self) -> list[tuple[int, str, int, Any, bool]]:
-        """Return the tags as `extratags` of `tifffile.TiffWriter.write`."""
+        """The tags as `extratags` of `tifffile.TiffWriter.write`."""
         numbers = {PIXEL_SCALE: self.scale, TIEPOINTS: self.tiepoints, TRANSFORMATION: self.matrix}
         mapping = [(code, "d", len(value), value, True) for code, value in numbers.items() if value]
         keys = [(code, _KEYS[code], _count(value), value, True) for code, value in self.keys]
@@ -58,11 +53,7 @@ class Georeference:
 
 
 def georeference_of_page(page: tifffile.TiffPage) -> Georeference | None:
-    """Return the georeference in the tags of a page, or None if there is no usable one.
-
-    Args:
-        page: The page.
-    """
+    """Read the georeference in the tags of a page, or None if there is no usable one."""
     values = {
         code: getattr(page.tags.get(code), "value", None)
         for code in (PIXEL_SCALE, TIEPOINTS, TRANSFORMATION)
@@ -81,7 +72,7 @@ def georeference_of_page(page: tifffile.TiffPage) -> Georeference | None:
 
 
 def _numbers(value: Any) -> tuple[float, ...]:
-    """Return finite numbers as a tuple, which is empty for anything else."""
+    """Finite numbers as a tuple, which is empty for anything else."""
     try:
         numbers = np.asarray(() if value is None else value, np.float64).ravel()
     except (TypeError, ValueError):

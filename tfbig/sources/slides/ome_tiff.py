@@ -126,7 +126,7 @@ class _Storage:
         self.axes = "YXS" if self.rgb else "SYX" if self.planar else "YX"
 
     def shape(self, rows: int, columns: int, channels: int) -> tuple[int, ...]:
-        """Return the shape in the order of `axes`."""
+        """The shape in the order of `axes`."""
         if self.rgb:
             return rows, columns, channels
         return (channels, rows, columns) if self.planar else (rows, columns)
@@ -214,14 +214,10 @@ def _tiles(strips: Iterator[RowArray], rgb: bool) -> Iterator[RowArray]:
 
 
 def halved(rows: RowArray, labels: bool) -> RowArray:
-    """Return an image at half the size.
+    """Halve the size of an image `[r, W, C]`, or of labels.
 
     Two by two pixels become their mean, rounded, or for labels the first of them. An odd last row or column counts
     twice.
-
-    Args:
-        rows: Image `[r, W, C]`.
-        labels: Whether its samples are labels.
     """
     if labels:
         return np.ascontiguousarray(rows[::2, ::2])

@@ -165,12 +165,9 @@ def open_labels(path: PathLike) -> Source:
 def shape_of_file(
     path: PathLike, level: int = 0, labels: bool = False
 ) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return the shape and dtype of the source of a file, without decoding pictures.
+    """Find the shape and dtype of the source of a file, without decoding pictures.
 
-    Args:
-        path: The file.
-        level: Pyramid level.
-        labels: Whether the file is opened by `open_labels`.
+    With `labels`, the file is opened as by `open_labels`.
 
     Raises:
         SourceError: The file cannot be opened, as in `open`.
@@ -209,7 +206,7 @@ class SourceSlide(Slide):
 
 
 def _open_with_reader(path: str, reader: str | None, z: Plane) -> Slide:
-    """Return the slide, opened by a reader; None chooses it by the format."""
+    """Open a slide by a reader; None chooses it by the format."""
     readers: dict[str, Callable[[str], Slide]] = {
         "tifffile": partial(_open_by_tifffile, z=z),
         "openslide": partial(_one_plane, VendorSlide, z=z),
@@ -242,7 +239,7 @@ def _open_with_reader(path: str, reader: str | None, z: Plane) -> Slide:
 
 
 def _open_numbers(path: str) -> Slide:
-    """Return a slide whose samples are numbers; GDAL, unlike tifffile's codecs, reads those below a palette."""
+    """Open a slide whose samples are numbers; GDAL, unlike tifffile's codecs, reads those below a palette."""
     suffix = Path(path).suffix.lower()
     if suffix in PICTURE_SUFFIXES:
         File(path)  # raises if it does not exist
@@ -256,7 +253,7 @@ def _open_numbers(path: str) -> Slide:
 
 
 def _one_plane(open_file: Callable[[str], Slide], path: str, z: Plane) -> Slide:
-    """Return a slide of a format without stacks."""
+    """Open a slide of a format without stacks."""
     slide = open_file(path)
     chosen_planes(z, 1, path)
     return slide

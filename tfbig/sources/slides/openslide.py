@@ -38,13 +38,9 @@ _cache_lock = threading.Lock()
 
 
 def vendor_of(path: PathLike) -> str | None:
-    """Return OpenSlide's name for the format of a file, such as 'aperio' or 'generic-tiff'.
+    """OpenSlide's name for the format of a file, such as 'aperio' or 'generic-tiff'.
 
-    Args:
-        path: The file.
-
-    Returns:
-        The name, or None if OpenSlide is not installed or cannot read the file.
+    It is None if OpenSlide is not installed or cannot read the file.
     """
     if openslide.missing:
         return None
@@ -103,7 +99,7 @@ class _Handle:
         self._lock = threading.Lock()
 
     def slide(self) -> Any:
-        """Return the open slide."""
+        """The open slide."""
         with self._lock:
             if self._closed:
                 raise SourceError(f"{self.name}: was closed. Open the slide again to read from it.")
@@ -139,7 +135,9 @@ class _VendorLevel(Source):
         with reading(handle.name, "cannot be read by OpenSlide"):
             slide = handle.slide()
             self._step = float(slide.level_downsamples[level])
-            self._properties = dict(slide.properties)  # after an error in a thread they raise
+            self._properties = dict(
+                slide.properties
+            )  # a copy: after an error in a thread, the original raises
             self._blank = np.array(_background(self._properties), np.uint8)
         self._threads = min(8, os.cpu_count() or 1)
 
@@ -165,7 +163,7 @@ class _VendorLevel(Source):
         return None if found.foreground.all() else found
 
     def _decoded(self, start: int, stop: int, left: int, right: int) -> RowArray:
-        """Return a window, read in blocks by several threads."""
+        """Decode a window, read in blocks by several threads."""
         slide = self._slide.slide()
         out = np.empty((stop - start, right - left, 3), np.uint8)
         corners = list(product(range(start, stop, _BLOCK), range(left, right, _BLOCK)))
@@ -184,14 +182,12 @@ class _VendorLevel(Source):
         return out
 
     def _block(self, slide: Any, corner: tuple[int, int], size: tuple[int, int]) -> RowArray:
-        """Return `size` rows and columns from `corner`, which OpenSlide expects in pixels of level 0."""
+        """Read `size` rows and columns from `corner`, which OpenSlide expects in pixels of level 0."""
         row, column = (round(n * self._step) for n in corner)
         try:
             region = slide.read_region((column, row), self._level, (size[1], size[0]))
             return _opaque(np.asarray(region), self._blank)
-        except (
-            Exception
-        ) as error:  # of OpenSlide, also because another thread had one, or of memory
+        except Exception as error:  # an error of OpenSlide, perhaps in another thread, or of memory
             self._slide.forget()
             where = f"rows {corner[0]}:{corner[0] + size[0]} from column {corner[1]}"
             raise SourceError(
@@ -225,7 +221,7 @@ def _open(name: str) -> Any:
 
 
 def _bounds(properties: Mapping[str, str]) -> tuple[int, ...] | None:
-    """Return x, y, width and height of the scanned area at level 0, or None if the file does not specify them."""
+    """Read x, y, width and height of the scanned area at level 0; None if the file does not specify them."""
     try:
         return tuple(
             int(properties[f"openslide.bounds-{name}"]) for name in ("x", "y", "width", "height")
@@ -235,7 +231,7 @@ def _bounds(properties: Mapping[str, str]) -> tuple[int, ...] | None:
 
 
 def _origin(properties: Mapping[str, str]) -> tuple[int, int]:
-    """Return the row and column of level 0 that QuPath calls 0: where the scanned area begins, if it is known."""
+    """The row and column of level 0 that QuPath calls 0: where the scanned area begins, if it is known."""
     x, y, *_ = _bounds(properties) or (0, 0)
     return y, x
 
@@ -243,7 +239,7 @@ def _origin(properties: Mapping[str, str]) -> tuple[int, int]:
 def _scanned(
     properties: Mapping[str, str], step: float
 ) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Return the rows and columns of a level that were scanned, or None if the file does not specify them."""
+    """The rows and columns of a level that were scanned, or None if the file does not specify them."""
     bounds = _bounds(properties)
     if bounds is None:
         return None
@@ -270,7 +266,7 @@ def _channel_names(properties: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _background(properties: Mapping[str, str]) -> tuple[int, int, int]:
-    """Return the RGB of the property `openslide.background-color` (`'FFFFFF'`); white by default."""
+    """Read the RGB of the property `openslide.background-color` (`'FFFFFF'`); white by default."""
     digits = properties.get("openslide.background-color", "FFFFFF")
     red, green, blue = (int(digits[i : i + 2], 16) for i in (0, 2, 4))
     return red, green, blue

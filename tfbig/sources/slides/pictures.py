@@ -72,11 +72,9 @@ def read_picture(path: PathLike, labels: bool = False) -> ArraySource:
 
 
 def shape_of_picture(path: PathLike, labels: bool = False) -> tuple[int, int, int] | None:
-    """Return rows, columns and channels of a picture of 8 bits from its header, or None if they are unknown.
+    """Read rows, columns and channels of a picture of 8 bits from its header, or None if they are unknown.
 
-    Args:
-        path: The file.
-        labels: As in `read_picture`; whether three channels are equal, its header does not say.
+    `labels` is as in `read_picture`; the header does not say whether three channels are equal.
     """
     try:
         with _opened(path) as picture:
@@ -99,7 +97,7 @@ def _opened(path: PathLike) -> ImageFile.ImageFile:
 
 
 def _has_16_bits(picture: ImageFile.ImageFile) -> bool:
-    """Return whether a picture has 16 bits a sample and several channels."""
+    """Whether a picture has 16 bits a sample and several channels."""
     return any(tile.args in _WIDE_PNG for tile in picture.tile)
 
 
@@ -114,7 +112,7 @@ def _check_size(picture: ImageFile.ImageFile, name: str) -> None:
 
 
 def _numbers(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-    """Return one channel of three that are equal, as programs save a gray picture in colour.
+    """Take one channel of three that are equal, as programs save a gray picture in colour.
 
     Raises:
         SourceError: They are colours.
@@ -128,7 +126,7 @@ def _numbers(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
 
 
 def _decoded(picture: ImageFile.ImageFile, labels: bool = False) -> npt.NDArray[Any]:
-    """Return the pixels of a picture without alpha, `[H, W]` or `[H, W, C]`."""
+    """Decode the pixels of a picture without alpha, `[H, W]` or `[H, W, C]`."""
     if _has_16_bits(picture):
         file = Path(os.fsdecode(picture.filename))
         return np.ascontiguousarray(_without_alpha(imagecodecs.png_decode(file.read_bytes())))
@@ -142,12 +140,12 @@ def _decoded(picture: ImageFile.ImageFile, labels: bool = False) -> npt.NDArray[
 
 
 def _strip(picture: Image.Image, top: int, unchanged: Collection[str]) -> npt.NDArray[Any]:
-    """Return 512 rows of a picture, or those that are left; RGB unless its mode is to stay unchanged."""
+    """Read 512 rows of a picture, or those that are left; RGB unless its mode is to stay unchanged."""
     strip = picture.crop((0, top, picture.width, min(top + _STRIP_ROWS, picture.height)))
     stays = strip.mode in unchanged or strip.mode.startswith("I")
     return _without_alpha(np.asarray(strip if stays else strip.convert("RGB")))
 
 
 def _without_alpha(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the channels but the last of `[H, W, 2]` and `[H, W, 4]`."""
+    """Drop the last channel of `[H, W, 2]` and `[H, W, 4]`."""
     return array[..., :-1] if array.ndim == 3 and array.shape[2] in (2, 4) else array

@@ -32,7 +32,7 @@ TOLERANCE = 0.01
 ENLARGED = 1.25
 """How much finer than level 0 a requested pixel size may be: slides of one scanner differ by a few percent."""
 MEASURED = 2**20
-"""Fewest pixels of the level of which percentiles are computed, if there is one with as many."""
+"""Percentiles are computed on the coarsest level with at least so many pixels, if there is one."""
 _BLOCK_ROWS = 256
 
 
@@ -97,14 +97,14 @@ class Slide(ABC):
 
     @abstractmethod
     def _open(self, level: int) -> Source:
-        """Return the source of an existing level."""
+        """Open the source of an existing level."""
 
     def _open_channels(self, level: int, channels: tuple[int, ...]) -> Source:
-        """Return the source of some channels of a level; readers that need not decode the others do not."""
+        """Open the source of some channels of a level; readers that need not decode the others do not."""
         return Channels(self.level(level), channels)
 
     def channels(self, *channels: int | str) -> Slide:
-        """Return the slide with some of its channels, in the given order, without reading it.
+        """Choose some of the channels of the slide, in the given order, without reading it.
 
         Args:
             *channels: Numbers, counted from 0, or names as in `channel_names`: their case does not matter, and the
@@ -123,7 +123,7 @@ class Slide(ABC):
         )
 
     def normalised(self, low: float = 1.0, high: float = 99.8) -> Slide:
-        """Return the slide in 8 bits: percentiles of each channel become 0 and 255, what lies beyond is clipped.
+        """Convert the slide to 8 bits: percentiles of each channel become 0 and 255, what lies beyond is clipped.
 
         The percentiles are those of the coarsest level with at least `MEASURED` pixels, which is read once, now; of a
         slide with one level, of that. They are exact for 8 and 16 bits; other dtypes are sampled on a regular grid of
@@ -156,7 +156,7 @@ class Slide(ABC):
         return tuple(sum(self._steps(level)) / 2 for level in range(len(self.levels)))
 
     def level(self, number: int = 0) -> Source:
-        """Return the image of a level, without reading it.
+        """The image of a level, without reading it.
 
         Args:
             number: The level.
@@ -207,7 +207,7 @@ class Slide(ABC):
         magnification: float | None = None,
         level: int | None = None,
     ) -> Source:
-        """Return the slide at one resolution, without reading it.
+        """The slide at one resolution, without reading it.
 
         The coarsest level that is fine enough is scaled down as it is read (bilinear, with Pillow's widened filter),
         or used unchanged if its pixel size differs by at most 1 %. Exactly one argument is required.
@@ -232,7 +232,7 @@ class Slide(ABC):
     def _steps_at(
         self, mpp: float | None, magnification: float | None, level: int | None
     ) -> tuple[float, float]:
-        """Return the size of a pixel at a resolution in pixels of level 0, along rows and columns."""
+        """The size of a pixel at a resolution in pixels of level 0, along rows and columns."""
         arguments = {"mpp": mpp, "magnification": magnification, "level": level}
         arguments = {key: value for key, value in arguments.items() if value is not None}
         values = [value for value in arguments.values() if value is not None]
@@ -287,7 +287,7 @@ class Slide(ABC):
         magnification: float | None = None,
         level: int | None = None,
     ) -> tuple[float, float]:
-        """Return the height and width of a pixel at a resolution in pixels of level 0.
+        """The height and width of a pixel at a resolution in pixels of level 0.
 
         Args:
             mpp: Micrometres per pixel, as in `at`.
@@ -301,7 +301,7 @@ class Slide(ABC):
         return self._steps_at(mpp, magnification, level)
 
     def scaled(self, factor: float) -> Source:
-        """Return the slide scaled down from level 0 by a factor, without reading it.
+        """The slide scaled down from level 0 by a factor, without reading it.
 
         It is read from the coarsest level that is fine enough.
 
@@ -314,7 +314,7 @@ class Slide(ABC):
         return self._scaled(factor, factor)
 
     def thumbnail(self, max_side: int = 1024) -> RowArray:
-        """Return a small picture of the whole slide, read from the coarsest level that is large enough.
+        """Read a small picture of the whole slide from the coarsest level that is large enough.
 
         Args:
             max_side: Largest number of rows and columns.
@@ -338,7 +338,7 @@ class Slide(ABC):
             self._sources.clear()
 
     def describe(self) -> str:
-        """Return one line with the size, pixel size, levels and reader."""
+        """Describe the size, pixel size, levels and reader in one line."""
         size = " x ".join(map(str, self.shape))
         rows, columns = self.mpp or (0.0, 0.0)
         pixels = f"{rows:.4g} x {columns:.4g} um a pixel" if self.mpp else "size of pixels unknown"
@@ -352,7 +352,7 @@ class Slide(ABC):
         return f"<{type(self).__name__} {self.describe()}>"
 
     def _steps(self, level: int) -> tuple[float, float]:
-        """Return the size of a pixel of a level in pixels of level 0, along rows and columns."""
+        """The size of a pixel of a level in pixels of level 0, along rows and columns."""
         (rows, columns), (level_rows, level_columns) = self.levels[0], self.levels[level]
         return rows / level_rows, columns / level_columns
 

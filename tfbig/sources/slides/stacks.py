@@ -43,14 +43,10 @@ def chosen_planes(plane: Plane, count: int, name: str) -> range:
 def chosen_channels(
     channels: Sequence[int | str], names: Sequence[str], count: int, name: str
 ) -> tuple[int, ...]:
-    """Return the numbers of channels.
+    """Find the numbers, counted from 0, of channels given by number or name.
 
-    Args:
-        channels: Numbers, counted from 0, or names. A name is compared without its case; the beginning of one is
-            enough if no other begins so.
-        names: Names of all channels, or an empty sequence if they have none.
-        count: Number of channels.
-        name: Name of the file for error messages.
+    A name is compared without its case; the beginning of one is enough if no other begins so. `names` are those of
+    all channels, if they have any.
 
     Raises:
         SourceError: There is no such channel, a name fits several, or a channel is repeated.

@@ -79,7 +79,7 @@ class TiffSource(Source):
     def of_page(
         cls, file: File, pyramid: TiffPyramid, layout: TiffLayout, level: int, cache_bytes: int
     ) -> TiffSource:
-        """Return the image of one page of a stack.
+        """The image of one page of a stack.
 
         Args:
             file: The open file.
@@ -118,7 +118,7 @@ class TiffSource(Source):
         return min(self._max_bytes, self.nbytes)
 
     def describe(self) -> str:
-        """Return one line with the name, shape, dtype, level and storage."""
+        """Describe the name, shape, dtype, level and storage in one line."""
         level = f"level {self.level} of {len(self.pyramid.levels)}"
         return f"{super().describe()}, {level}, {self._layout.facts}"
 
@@ -168,7 +168,7 @@ class TiffSource(Source):
         return np.full(self.shape[2], self._layout.nodata, self.dtype)
 
     def _find_background(self) -> Background | None:
-        """Return the tiles that the file does not store; their size is known without decoding them."""
+        """Find the tiles that the file does not store; their size is known without decoding them."""
         layout, shape = self._layout, self.shape[:2]
         if math.prod(shape) < SMALLEST or not math.isfinite(layout.nodata):
             return None
@@ -178,7 +178,7 @@ class TiffSource(Source):
         return cells.of_tiles(stored, layout.segment_shape, shape)
 
     def _places(self, start: int, stop: int, left: int, right: int) -> tuple[range, range]:
-        """Return the bands that a rectangle touches, and the places of its segments in each."""
+        """The bands that a rectangle touches, and the places of its segments in each."""
         height, width = self._layout.segment_shape
         return (
             range(start // height, math.ceil(stop / height)),
@@ -194,7 +194,7 @@ class TiffSource(Source):
             yield [s for band in bands[at : at + at_once] for s in layout.segments(band, across)]
 
     def _decoded(self, segments: list[int]) -> dict[int, RowArray]:
-        """Return segments from the cache or decoded, and make them the most recent in the cache."""
+        """Get segments from the cache or decode them, and make them the most recent in the cache."""
         missing = [segment for segment in segments if segment not in self._cached]
         decode = partial(self._decode, still_open(self._file, self.name))
         with ThreadPoolExecutor(self._num_threads) as pool:
@@ -208,7 +208,7 @@ class TiffSource(Source):
         return tiles
 
     def _decode(self, file: File, segment: int) -> RowArray:
-        """Return the part of a segment inside the image, `[rows, columns, C]`, C = 1 if planes are separate."""
+        """Decode the part of a segment inside the image, `[rows, columns, C]`, C = 1 if planes are separate."""
         layout = self._layout
         _, top, left = layout.corner(segment)
         rows, columns = layout.inside(segment)
@@ -236,6 +236,6 @@ class TiffSource(Source):
 
 
 def _overlap(first: int, size: int, start: int, stop: int) -> tuple[slice, slice]:
-    """Return the intersection of `[first, first + size)` and `[start, stop)`, relative to `first` and to `start`."""
+    """The intersection of `[first, first + size)` and `[start, stop)`, relative to `first` and to `start`."""
     low, high = max(first, start), min(first + size, stop)
     return slice(low - first, high - first), slice(low - start, high - start)

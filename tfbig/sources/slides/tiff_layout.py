@@ -90,39 +90,26 @@ class TiffLayout:
         return self.segment_shape[0] * columns * self.shape[2] * self.stored.itemsize
 
     def corner(self, segment: int) -> tuple[int, int, int]:
-        """Return the plane, first row and first column of a segment.
-
-        Args:
-            segment: Number of the segment.
-        """
+        """The plane, first row and first column of a segment, by its number."""
         plane, place = divmod(segment, self.num_bands * self.num_across)
         band, across = divmod(place, self.num_across)
         return plane, band * self.segment_shape[0], across * self.segment_shape[1]
 
     def inside(self, segment: int) -> tuple[int, int]:
-        """Return the number of rows and columns of a segment inside the image.
-
-        Args:
-            segment: Number of the segment.
-        """
+        """The number of rows and columns of a segment inside the image."""
         _, top, left = self.corner(segment)
         height, width = self.segment_shape
         return min(height, self.shape[0] - top), min(width, self.shape[1] - left)
 
     def stored_segments(self) -> npt.NDArray[np.bool_]:
-        """Return whether the file stores a segment, in any plane except alpha, `[num_bands, num_across]`."""
+        """Whether the file stores a segment, in any plane except alpha, `[num_bands, num_across]`."""
         shape = self.planes, self.num_bands, self.num_across
         counts = np.array(self.counts[: math.prod(shape)]).reshape(shape)
         stored: npt.NDArray[np.bool_] = (counts[: self.shape[2]] != 0).any(0)
         return stored
 
     def segments(self, band: int, across: Iterable[int]) -> list[int]:
-        """Return the segments at some places of a band, in all planes except alpha.
-
-        Args:
-            band: Number of the band.
-            across: Places of the segments in the band.
-        """
+        """The segments at the places `across` of a band, in all planes except alpha."""
         planes = min(self.planes, self.shape[2])
         first = [(plane * self.num_bands + band) * self.num_across for plane in range(planes)]
         return [start + place for start in first for place in across]
@@ -148,10 +135,6 @@ class TiffPyramid:
 def read_layout(file: File, level: int) -> tuple[TiffPyramid, TiffLayout]:
     """Read the levels of a TIFF file and the layout of one of them.
 
-    Args:
-        file: The open file.
-        level: The level.
-
     Raises:
         SourceError: The file cannot be read in strips, as in `TiffSource`.
     """
@@ -171,9 +154,6 @@ def read_layout(file: File, level: int) -> tuple[TiffPyramid, TiffLayout]:
 def opened(file: File) -> Iterator[tuple[tifffile.TiffFile, tifffile.TiffPageSeries]]:
     """Yield an open TIFF file and its image, which is checked; no other file that it names is opened.
 
-    Args:
-        file: The open file.
-
     Raises:
         SourceError: It has no complete image, declares more images than bytes, or says of its samples or of their place
             what is not applied here.
@@ -191,12 +171,7 @@ def opened(file: File) -> Iterator[tuple[tifffile.TiffFile, tifffile.TiffPageSer
 
 
 def unreadable(file: File, error: Exception) -> SourceError:
-    """Return the error of a file that tifffile cannot read.
-
-    Args:
-        file: The open file.
-        error: What tifffile raised.
-    """
+    """The error of a file that tifffile cannot read."""
     return SourceError(
         f"{file.path}: cannot be read as TIFF ({reason_of(error)}; {file.num_bytes} bytes); expected a "
         "TIFF file or a slide in a TIFF dialect. Check that it is one and was copied completely."
@@ -204,12 +179,7 @@ def unreadable(file: File, error: Exception) -> SourceError:
 
 
 def pyramid_of(tiff: tifffile.TiffFile, levels: Sequence[tifffile.TiffPageSeries]) -> TiffPyramid:
-    """Return the sizes of levels, and resolution and georeference of the first.
-
-    Args:
-        tiff: The open file.
-        levels: The levels.
-    """
+    """Describe levels: their sizes, and resolution and georeference of the first."""
     sizes = tuple((one.keyframe.imagelength, one.keyframe.imagewidth) for one in levels)
     georeference = georeference_of_page(levels[0].keyframe)
     page = levels[0].keyframe
@@ -219,7 +189,7 @@ def pyramid_of(tiff: tifffile.TiffFile, levels: Sequence[tifffile.TiffPageSeries
 
 
 def _channel_names(tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> tuple[str, ...]:
-    """Return the names of the channels in OME-XML or of ImageJ, or an empty tuple."""
+    """Read the names of the channels in OME-XML or of ImageJ, or an empty tuple."""
     if not tiff.is_ome or not tiff.ome_metadata:
         labels = (tiff.imagej_metadata or {}).get("Labels")
         return tuple(map(str, labels)) if isinstance(labels, list) else ()
@@ -232,17 +202,13 @@ def _channel_names(tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> tuple[st
 
 
 def layout_of_page(file: File, page: tifffile.TiffPage | tifffile.TiffFrame) -> TiffLayout:
-    """Return the layout of a page.
-
-    Args:
-        file: The open file.
-        page: The page.
+    """Read the layout of a page.
 
     Raises:
         SourceError: It cannot be decoded in strips, or is truncated.
     """
     first = page.keyframe
-    assert first is not None  # of a frame, tifffile keeps no more than the places of its samples
+    assert first is not None  # of other frames, tifffile keeps only the places of the samples
     _check_decodable(file.path, first)
     layout = _layout(file.path, first)
     if isinstance(page, tifffile.TiffFrame):
@@ -252,7 +218,7 @@ def layout_of_page(file: File, page: tifffile.TiffPage | tifffile.TiffFrame) -> 
 
 
 def _at_other_place(layout: TiffLayout, frame: tifffile.TiffFrame) -> TiffLayout:
-    """Return the layout of a page like another one whose samples are elsewhere."""
+    """The layout of a page like another one whose samples are elsewhere."""
     offsets = tuple(map(operator.index, frame.dataoffsets))
     counts = tuple(map(operator.index, frame.databytecounts))
     follow = all(a + n == b for a, n, b in zip(offsets, counts, offsets[1:], strict=False))
@@ -261,7 +227,7 @@ def _at_other_place(layout: TiffLayout, frame: tifffile.TiffFrame) -> TiffLayout
 
 
 def _image(path: str, tiff: tifffile.TiffFile) -> tifffile.TiffPageSeries:
-    """Return the image of a file: that of most rows times columns, the first of equals; warn of others of its size."""
+    """Choose the image of a file: most rows times columns, the first of equals; warn of others of its size."""
     named = [series for series in tiff.series if series.axes]
     images = [each for each in named if each.name.lower() not in _PHOTOGRAPHS] or named
     largest = max(images, key=lambda series: _size(series)[0] * _size(series)[1])
@@ -285,7 +251,7 @@ def _image(path: str, tiff: tifffile.TiffFile) -> tifffile.TiffPageSeries:
 
 
 def _size(series: tifffile.TiffPageSeries) -> tuple[int, int]:
-    """Return the rows and columns of the pages of a series."""
+    """The rows and columns of the pages of a series."""
     return series.keyframe.imagelength, series.keyframe.imagewidth
 
 
@@ -313,7 +279,7 @@ def _check_stack(file: File, page: tifffile.TiffPage) -> None:
 
 def _check_end(file: File, tiff: tifffile.TiffFile) -> None:
     """Raise SourceError if the list of pages goes on after the end of the file, where tifffile ends it silently."""
-    if len(tiff.pages) and not tiff.is_ndpi:  # whose offsets are in two parts
+    if len(tiff.pages) and not tiff.is_ndpi:  # offsets of NDPI are in two parts
         place = tiff.pages.next_page_offset
         data = file.read(place, tiff.tiff.offsetsize) if place else b""
         following = int.from_bytes(data, "little" if tiff.byteorder == "<" else "big")
@@ -383,7 +349,7 @@ def _check_decodable(path: str, page: tifffile.TiffPage) -> None:
 
 
 def _name(value: int) -> str:
-    """Return TIFF's name for the value of a tag, or the number if tifffile does not know it."""
+    """TIFF's name for the value of a tag, or the number if tifffile does not know it."""
     return str(getattr(value, "name", value))
 
 
@@ -428,7 +394,7 @@ def _layout(path: str, page: tifffile.TiffPage) -> TiffLayout:
 
 
 def _num_colours(page: tifffile.TiffPage, samples: int) -> int:
-    """Return the number of samples before the first alpha sample (1 is associated, 2 is unassociated alpha).
+    """Count the samples before the first alpha sample (1 is associated, 2 is unassociated alpha).
 
     A sample of unspecified meaning is a band like others, such as near infrared.
     """
@@ -443,7 +409,7 @@ def _decoder(page: tifffile.TiffPage) -> Callable[..., Any]:
 
 
 def _no_declared_size(data: bytearray) -> None:
-    """Return None, for compressions whose data do not declare a size."""
+    """Declare no size, for compressions whose data have none."""
 
 
 _NO_IMAGE: Final = "is a TIFF file without a complete image. Write or copy it again."

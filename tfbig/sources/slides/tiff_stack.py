@@ -152,7 +152,7 @@ def _read_stack(file: File) -> _Stack:
 
 
 def _layouts(file: File, series: tifffile.TiffPageSeries) -> list[list[TiffLayout]]:
-    """Return the layouts of the pages of a level, by plane and channel."""
+    """Read the layouts of the pages of a level, by plane and channel."""
     page = series.keyframe
     inside = len(page.axes)
     axes = series.axes[:-inside] if series.axes.endswith(page.axes) else "?"
@@ -175,7 +175,7 @@ def _layouts(file: File, series: tifffile.TiffPageSeries) -> list[list[TiffLayou
 
 
 def _all_layouts(file: File, series: tifffile.TiffPageSeries, count: int) -> list[TiffLayout]:
-    """Return the layouts of the pages of a level, in order; ImageJ may write one page for all of them."""
+    """Read the layouts of the pages of a level, in order; ImageJ may write one page for all of them."""
     pages = list(series.pages)
     present = [page for page in pages if page is not None]
     if len(present) == count:

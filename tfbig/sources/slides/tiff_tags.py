@@ -17,7 +17,7 @@ from tfbig.sources.rules import Rule
 GDAL_METADATA: Final = 42112
 """Number of the tag of GDAL's metadata, XML."""
 Check = Callable[[tifffile.TiffFile, tifffile.TiffPage], str]
-"""Returns what is wrong with a tag of a page, or an empty text."""
+"""Function that says what is wrong with a tag of a page, or returns an empty text."""
 
 
 class ScaledError(SourceError):
@@ -40,11 +40,6 @@ class Tag(Rule):
 def check(path: str, tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> None:
     """Refuse, or say, what the tags of a page ask for and is not applied.
 
-    Args:
-        path: The file.
-        tiff: The open file.
-        page: The page.
-
     Raises:
         SourceError: A tag asks for what is refused.
         ScaledError: The values are not what is stored.
@@ -58,11 +53,7 @@ def check(path: str, tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> None:
 
 
 def scaling_of(text: str) -> dict[str, float]:
-    """Return the scales and offsets in GDAL's XML that change values, such as `{"offset": -0.1}`.
-
-    Args:
-        text: Value of the tag.
-    """
+    """Read the scales and offsets in GDAL's XML that change values, such as `{"offset": -0.1}`."""
     try:
         items = ElementTree.fromstring(text).iter("Item")
     except ElementTree.ParseError:

@@ -34,7 +34,7 @@ from tfbig.sources.source import RowArray, Source
 zarr = Package("zarr")
 
 _MAX_CHECKED = 2**18
-"""Number of chunks that are remembered as checked, some 50 MB."""
+"""Most chunks that are remembered as checked, in some 50 MB."""
 _UM_PER_UNIT = {
     "angstrom": 1e-4,
     "nanometer": 1e-3,
@@ -136,7 +136,7 @@ class _ZarrSource(Source):
         self._checked: set[tuple[int, ...]] = set()
 
     def with_channels(self, channels: Sequence[int]) -> Source:
-        """Return the image of some channels; no others are read."""
+        """The image of some channels; no others are read."""
         return _ZarrSource(self._array, self._axes, self.name, self._z, channels)
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
@@ -146,7 +146,7 @@ class _ZarrSource(Source):
         return np.ascontiguousarray(rows, self.dtype)
 
     def _projected(self, channels: slice, window: tuple[int, int, int, int]) -> RowArray:
-        """Return the maximum over the planes of consecutive channels, `[r, c, channels]`."""
+        """Project consecutive channels, `[r, c, channels]`: the maximum over their planes."""
         largest: RowArray | None = None
         for plane in self._planes:
             rows = self._plane(plane, channels, window)
@@ -229,7 +229,7 @@ def _runs(channels: Sequence[int]) -> Iterator[slice]:
 
 
 def _open_levels(name: str) -> Levels:
-    """Return the contents of an array, or of the first image of a group."""
+    """Open an array, or the first image of a group."""
     if zarr.missing:
         raise SourceError(
             f"{name}: needs the zarr package ({zarr.missing}): pip install 'tfbig[zarr]'."
@@ -290,20 +290,20 @@ def _say_scaling(name: str, array: Any) -> None:
 
 
 def _axis(axis: Any) -> str:
-    """Return the letter of an axis, '?' if its name is none; before version 0.4 an axis is its name."""
+    """The letter of an axis, '?' if its name is none; before version 0.4 an axis is its name."""
     name = axis if isinstance(axis, str) else axis["name"]
     return name.lower() if len(name) == 1 else "?"
 
 
 def _channel_names(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the labels of the channels for viewers, or nothing if one has none."""
+    """Read the labels of the channels for viewers, or nothing if one has none."""
     channels = (metadata.get("omero") or {}).get("channels") or ()
     labels = tuple(channel.get("label") for channel in channels)
     return tuple(map(str, labels)) if all(labels) else ()
 
 
 def _mpp(image: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Return the micrometres per pixel of the first level, or None if its axes have no scale or no length unit."""
+    """Read the micrometres per pixel of the first level, or None if its axes have no scale or no length unit."""
     axes = image.get("axes", ())
     if not all(isinstance(axis, Mapping) for axis in axes):
         return None

@@ -32,7 +32,7 @@ MIN_CHUNK_BYTES: Final = 2**12
 """Smallest accepted size of a decoded chunk, if there are more than `MAX_SMALL_CHUNKS`: each takes zarr some 0.1 ms."""
 MAX_SMALL_CHUNKS: Final = 10**6
 MAX_LISTED: Final = 2**17
-"""Largest number of chunks of which each is looked for, in about two seconds."""
+"""Most chunks that are looked for one by one, which takes about two seconds."""
 _SLACK: Final = 2**16
 """Bytes by which a decoded chunk may exceed its array: some codecs add checksums."""
 _FILTERS: Final = frozenset(
@@ -53,10 +53,6 @@ _NO_CHUNK: Final = 2**64 - 1
 
 def check_array(array: Any, name: str) -> None:
     """Raise SourceError for codecs that are not known to be safe, and for chunks of an unsuitable size.
-
-    Args:
-        array: The zarr array.
-        name: Name for error messages.
 
     Raises:
         SourceError: A codec is unknown, a chunk takes too much memory, or chunks are tiny and far too many.
@@ -89,21 +85,14 @@ def check_array(array: Any, name: str) -> None:
 
 
 def decoded_by_c(array: Any) -> bool:
-    """Return whether a C library decodes the chunks that damage may make end its process.
-
-    Args:
-        array: The zarr array.
-    """
+    """Whether a C library decodes the chunks that damage may make end its process."""
     return any(_name(codec) in _C_CODECS for codec in array.compressors)
 
 
 def check_chunk(array: Any, place: tuple[int, ...], name: str) -> None:
     """Raise SourceError if a chunk in a folder decodes to more than the array declares.
 
-    Args:
-        array: The zarr array, in a folder.
-        place: Number of the chunk, or of the shard, along each axis.
-        name: Name for error messages.
+    `place` is the number of the chunk, or of the shard, along each axis.
 
     Raises:
         SourceError: The chunk, or a chunk in the shard, decodes to too many bytes.
@@ -129,13 +118,9 @@ def check_chunk(array: Any, place: tuple[int, ...], name: str) -> None:
 
 
 def stored_chunks(array: Any) -> npt.NDArray[np.bool_] | None:
-    """Return whether each chunk, or shard, of an array in a folder is stored; zarr stores none of the fill value.
+    """Find the chunks, or shards, of an array in a folder that are stored, `[chunks along each axis]`.
 
-    Args:
-        array: The zarr array, in a folder.
-
-    Returns:
-        `[chunks along each axis]`, or None if there are more than `MAX_LISTED` chunks.
+    zarr stores none of the fill value. The result is None if there are more than `MAX_LISTED` chunks.
     """
     sizes = array.shards or array.chunks
     counts = [-(-n // m) for n, m in zip(array.shape, sizes, strict=True)]
@@ -149,9 +134,7 @@ def stored_chunks(array: Any) -> npt.NDArray[np.bool_] | None:
 def chunks_of_window(array: Any, window: tuple[slice | int, ...]) -> Iterator[tuple[int, ...]]:
     """Yield the numbers along each axis of the chunks, or shards, that a window reads.
 
-    Args:
-        array: The zarr array.
-        window: A slice or a place along each axis.
+    The window has a slice or a place along each axis.
     """
     ranges = []
     for part, extent, size in zip(window, array.shape, array.shards or array.chunks, strict=True):
@@ -161,7 +144,7 @@ def chunks_of_window(array: Any, window: tuple[slice | int, ...]) -> Iterator[tu
 
 
 def _name(codec: Any) -> str:
-    """Return the name of a codec of either version of zarr, such as 'zlib'."""
+    """The name of a codec of either version of zarr, such as 'zlib'."""
     name = getattr(codec, "codec_id", None) or codec.to_dict()["name"]
     return str(name).removeprefix("numcodecs.")
 
@@ -189,7 +172,7 @@ def _chunks(array: Any, file: Path) -> Iterator[bytes]:
 
 
 def _blosc(data: bytes, limit: int) -> int:
-    """Return the decoded size in the header of Blosc 1, which its library enforces.
+    """Read the decoded size in the header of Blosc 1, which its library enforces.
 
     The header states the stored size too. The library believes it: it reads beyond the end of data that is shorter.
     """
@@ -199,12 +182,12 @@ def _blosc(data: bytes, limit: int) -> int:
 
 
 def _lz4(data: bytes, limit: int) -> int:
-    """Return the decoded size that numcodecs writes before the data."""
+    """Read the decoded size that numcodecs writes before the data."""
     return int(struct.unpack("<I", data[:4])[0])
 
 
 def _zstd(data: bytes, limit: int) -> int:
-    """Return the decoded size in the header of a frame (RFC 8878, 3.1.1.1) if it is the only one, or else count it."""
+    """Read the decoded size in the header of a frame (RFC 8878, 3.1.1.1) if it is the only one, or else count it."""
     descriptor = data[4]
     flag, single = descriptor >> 6, descriptor >> 5 & 1
     length = (single, 2, 4, 8)[flag]
@@ -216,12 +199,7 @@ def _zstd(data: bytes, limit: int) -> int:
 
 
 def _end_of_blocks(data: bytes, place: int) -> int:
-    """Return where the blocks of a frame of zstd end (RFC 8878, 3.1.1.2).
-
-    Args:
-        data: The stored chunk.
-        place: Where the first block begins.
-    """
+    """Find where the blocks of a frame of zstd end (RFC 8878, 3.1.1.2); the first begins at `place`."""
     is_last = False
     while not is_last:
         head = int.from_bytes(data[place : place + 3], "little")
@@ -235,7 +213,7 @@ def _count_zstd(data: bytes, limit: int) -> int:
 
 
 def _counted(open_stream: Callable[[io.BytesIO], Any]) -> Callable[[bytes, int], int]:
-    """Return a function that decompresses a stream in pieces, up to the limit, and counts the bytes."""
+    """A function that decompresses a stream in pieces, up to the limit, and counts the bytes."""
 
     def count(data: bytes, limit: int) -> int:
         total = 0
@@ -248,7 +226,7 @@ def _counted(open_stream: Callable[[io.BytesIO], Any]) -> Callable[[bytes, int],
 
 
 def _zlib(data: bytes, limit: int) -> int:
-    """Return the decoded size, or more than the limit."""
+    """The decoded size, or more than the limit."""
     stream = zlib.decompressobj()
     return len(stream.decompress(data, limit + 1))
 

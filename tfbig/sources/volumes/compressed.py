@@ -21,13 +21,9 @@ DECOMPRESSORS: dict[str, Callable[[], Any]] = {
 
 
 def beginning(path: PathLike, count: int, kind: str = "gzip", start: int = 0) -> bytes:
-    """Return the first decompressed bytes of a file; they are not checked.
+    """Decompress the first `count` bytes of a file, or fewer if there are no more; they are not checked.
 
-    Args:
-        path: The file.
-        count: Number of bytes; there may be fewer.
-        kind: One of `DECOMPRESSORS`.
-        start: First byte of the file that is compressed.
+    `kind` is one of `DECOMPRESSORS`; `start` is the first byte of the file that is compressed.
 
     Raises:
         SourceError: They cannot be decompressed.
@@ -41,12 +37,7 @@ def beginning(path: PathLike, count: int, kind: str = "gzip", start: int = 0) ->
 
 
 def length(path: PathLike, kind: str = "gzip", start: int = 0) -> int:
-    """Return the number of decompressed bytes of a file, which are all decompressed for it.
-
-    Args:
-        path: The file.
-        kind: One of `DECOMPRESSORS`.
-        start: First byte of the file that is compressed.
+    """Count the decompressed bytes of a file, which are all decompressed for it, as by `beginning`.
 
     Raises:
         SourceError: They cannot be decompressed, or are too many.
@@ -57,14 +48,9 @@ def length(path: PathLike, kind: str = "gzip", start: int = 0) -> int:
 def chunks(
     path: PathLike, num_bytes: int, kind: str = "gzip", start: int = 0, skip: int = 0
 ) -> Iterator[memoryview]:
-    """Return decompressed bytes; what follows them is decompressed too, because the check sum of all is behind it.
+    """Decompress `num_bytes` of a file as `beginning` does, and then the rest, because the check sum is behind it.
 
-    Args:
-        path: The file.
-        num_bytes: Number of bytes; there may be fewer.
-        kind: One of `DECOMPRESSORS`.
-        start: First byte of the file that is compressed.
-        skip: Decompressed bytes to leave out first.
+    There may be fewer bytes; `skip` decompressed bytes are left out first.
 
     Raises:
         SourceError: They are too many; while they are read, that they cannot be decompressed, or their check sum is

@@ -99,10 +99,7 @@ def open_dicom(path: PathLike) -> RawVolume:
 
 
 def describe_dicom(path: PathLike) -> Description:
-    """Return what the headers of a series say; no pixel is decoded.
-
-    Args:
-        path: As in `open_dicom`.
+    """Read what the headers of a series say; no pixel is decoded.
 
     Raises:
         SourceError: As in `open_dicom`.
@@ -111,7 +108,7 @@ def describe_dicom(path: PathLike) -> Description:
 
 
 def _described(path: PathLike) -> tuple[list[Plane], Description]:
-    """Return the planes of a series in order, and what they are."""
+    """Read the planes of a series in order, and describe them."""
     name = os.fspath(path)
     if pydicom.missing:
         raise SourceError(
@@ -130,35 +127,31 @@ def _described(path: PathLike) -> tuple[list[Plane], Description]:
 
 
 def is_series(path: PathLike) -> bool:
-    """Return whether a folder holds a DICOM file, or a file is DICOM and no whole slide.
-
-    Args:
-        path: Folder or file.
-    """
+    """Whether a folder holds a DICOM file, or a file is DICOM and no whole slide."""
     first = next((file for file in _files(Path(path)) if _is_dicom(file)), None)
     if first is None or pydicom.missing:
         return False
     try:
         with _reading(first):
             return str(_read(first, ["SOPClassUID"]).get("SOPClassUID", "")) != WHOLE_SLIDE
-    except SourceError:  # which is raised again when the series is opened
+    except SourceError:  # raised again when the series is opened
         return True
 
 
 def _files(path: Path) -> list[Path]:
-    """Return a file, or the files of a folder; no pipes and devices, reading of which may wait for ever."""
+    """List a file, or the files of a folder; no pipes and devices, reading of which may wait for ever."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     return [file for file in files if file.is_file()]
 
 
 def _has_preamble(path: Path) -> bool:
-    """Return whether a file begins as DICOM files do."""
+    """Whether a file begins as DICOM files do."""
     with path.open("rb") as file:
         return file.read(132)[128:] == b"DICM"
 
 
 def _is_dicom(path: Path) -> bool:
-    """Return whether a file is DICOM: it begins so, or without the preamble, with its first groups and a SOP class."""
+    """Whether a file is DICOM: it begins so, or without the preamble, with its first groups and a SOP class."""
     try:
         if _has_preamble(path):
             return True
@@ -182,7 +175,7 @@ def _reading(path: PathLike, what: str = "is not a readable DICOM file") -> Iter
 
 
 def _read(path: Path, tags: list[str] | None = None) -> Any:
-    """Return the data set of a file without its pixels.
+    """Read the data set of a file without its pixels.
 
     Raises:
         SourceError: It is compressed as a whole, so that its size is not known.
@@ -202,7 +195,7 @@ def _read(path: Path, tags: list[str] | None = None) -> Any:
 
 
 def _planes_of(path: Path) -> dict[str, list[Plane]]:
-    """Return the planes of every series, by its UID.
+    """Read the planes of every series, by its UID.
 
     Raises:
         SourceError: There is no DICOM file with an image.
@@ -249,7 +242,7 @@ def _say_passed(folder: Path, passed: Mapping[str, Sequence[str]]) -> None:
 
 
 def _planes_of_file(data: Any, path: Path) -> list[Plane]:
-    """Return the planes of a file: one, or one for each frame."""
+    """Read the planes of a file: one, or one for each frame."""
     count = int(data.get("NumberOfFrames", 1) or 1)
     if not 1 <= count <= MOST_FRAMES:
         raise SourceError(
@@ -270,7 +263,7 @@ def _planes_of_file(data: Any, path: Path) -> list[Plane]:
 
 
 def _plane(data: Any, path: Path, count: int, own: Any, shared: Any) -> Plane:
-    """Return the first plane of a file with `count` frames, or that of its functional groups `own`."""
+    """Describe the first plane of a file with `count` frames, or that of its functional groups `own`."""
     groups = [group for group in (own, shared) if group is not None]
     pixel = _value(groups, "PixelMeasuresSequence", "PixelSpacing", data)
     position = _value(groups, "PlanePositionSequence", "ImagePositionPatient", data)
@@ -294,7 +287,7 @@ def _plane(data: Any, path: Path, count: int, own: Any, shared: Any) -> Plane:
 
 
 def _kind(data: Any, path: Path) -> tuple[int, int, int, str]:
-    """Return rows, columns, channels and dtype of the planes of a file.
+    """Read rows, columns, channels and dtype of the planes of a file.
 
     Raises:
         SourceError: A plane takes far more memory than is stored.
@@ -309,21 +302,21 @@ def _kind(data: Any, path: Path) -> tuple[int, int, int, str]:
 
 
 def _code(data: Any) -> str:
-    """Return NumPy's code of the dtype of a sample."""
+    """NumPy's code of the dtype of a sample."""
     bits = max(int(data.get("BitsAllocated", 16)), 8)
-    signed = data.get("PixelRepresentation")  # which real numbers do not have
+    signed = data.get("PixelRepresentation")  # real numbers have none
     kind = "f" if signed is None and bits > 16 else "i" if signed else "u"
     return f"{kind}{bits // 8}"
 
 
 def _scaling(slope: Any, intercept: Any) -> tuple[float, float]:
-    """Return slope and intercept, which are 1 and 0 by default."""
+    """Read slope and intercept, which are 1 and 0 by default."""
     slope, intercept = _finite(1 if slope is None else slope, intercept or 0, count=2)
     return slope, intercept
 
 
 def _finite(*values: Any, count: int) -> tuple[float, ...]:
-    """Return values as finite numbers.
+    """Convert values to finite numbers.
 
     Raises:
         ValueError: They are not `count` finite numbers.
@@ -339,7 +332,7 @@ def _first(sequence: Any) -> Any:
 
 
 def _value(groups: Sequence[Any], sequence: str, name: str, data: Any) -> Any:
-    """Return a value of the functional groups of a frame, else of the file, else None."""
+    """Find a value of the functional groups of a frame, else of the file, else None."""
     for group in groups:
         item = _first(group.get(sequence))
         if item is not None and item.get(name) is not None:
@@ -348,7 +341,7 @@ def _value(groups: Sequence[Any], sequence: str, name: str, data: Any) -> Any:
 
 
 def _one_series(series: dict[str, list[Plane]], name: str) -> list[Plane]:
-    """Return the planes of the only series.
+    """The planes of the only series.
 
     Raises:
         SourceError: There are several, or planes differ in size.
@@ -370,7 +363,7 @@ def _one_series(series: dict[str, list[Plane]], name: str) -> list[Plane]:
 
 
 def _in_order(planes: list[Plane], name: str) -> tuple[list[Plane], VoxelGrid]:
-    """Return the planes in the order of their position, and the grid of the volume.
+    """Put the planes in the order of their position, and find the grid of the volume.
 
     Raises:
         SourceError: Planes are missing, repeated or not parallel.
@@ -406,13 +399,13 @@ def _in_order(planes: list[Plane], name: str) -> tuple[list[Plane], VoxelGrid]:
 
 
 def _grid_without_position(plane: Plane) -> VoxelGrid:
-    """Return the spacing as the file of a plane says it."""
+    """The spacing as the file of a plane says it."""
     rows, columns = plane.pixel or (0.0, 0.0)
     return VoxelGrid(spacing_of((plane.thickness or 0.0, rows, columns)))
 
 
 def _step(along: RowArray, planes: Sequence[Plane], name: str) -> float:
-    """Return the distance of planes; 0 for a single one.
+    """Find the distance of planes; 0 for a single one.
 
     Raises:
         SourceError: Planes are missing or repeated.
@@ -452,7 +445,7 @@ def _decoded(planes: Sequence[Plane], dtype: np.dtype[Any], applied: bool) -> It
 
 
 def _whole(path: Path) -> Any:
-    """Return the data set of a file without the preamble, which does not say how its pixels are encoded."""
+    """Read the data set of a file without the preamble, which does not say how its pixels are encoded."""
     with _reading(path):
         data = pydicom.dcmread(path, force=True)
         if "TransferSyntaxUID" not in data.file_meta:
@@ -463,7 +456,7 @@ def _whole(path: Path) -> Any:
 
 
 def _next_frame(frames: Iterator[Any], plane: Plane) -> Any:
-    """Return the pixels of the next plane of a file.
+    """Decode the pixels of the next plane of a file.
 
     Raises:
         SourceError: They cannot be decoded, or are not what the header says.

@@ -34,11 +34,7 @@ ATTRIBUTES: Final = (
 
 
 def refused(data: Any) -> str:
-    """Return why the values of a file are not what is stored, or an empty text.
-
-    Args:
-        data: Its data set.
-    """
+    """Say why the values of a file are not what is stored; empty if they are."""
     if data.get("PhotometricInterpretation") == "PALETTE COLOR":
         return "its samples are numbers of colours (PALETTE COLOR). Export it in gray or RGB."
     if data.get("ModalityLUTSequence"):
@@ -50,13 +46,9 @@ def refused(data: Any) -> str:
 
 
 def inverted(data: Any, scaling: tuple[float, float]) -> tuple[float, float]:
-    """Return the slope and intercept of values where bright is large.
+    """The slope and intercept of values where bright is large.
 
     A stored sample s of n bits stands for 2^n - 1 - s if black and white are exchanged, and for -1 - s if it is signed.
-
-    Args:
-        data: The data set of a file.
-        scaling: Slope and intercept.
     """
     inverse = (
         data.get("PhotometricInterpretation") == "MONOCHROME1"

@@ -39,13 +39,13 @@ class VoxelGrid:
 
     @classmethod
     def of_affine(cls, affine: npt.ArrayLike) -> VoxelGrid:
-        """Return the grid of an affine; one that maps an axis to a point, or is not finite, is none.
+        """The grid of an affine; one that maps an axis to a point, or is not finite, is none.
 
         Args:
             affine: `[4, 4]`, as in `VoxelGrid`.
         """
         matrix = np.asarray(affine, np.float64)
-        with np.errstate(all="ignore"):  # of numbers that are too large or none
+        with np.errstate(all="ignore"):  # of infinite numbers and NaN
             lengths = np.linalg.norm(matrix[:3, :3], axis=0)
             skewed = abs(np.linalg.det(matrix[:3, :3] / lengths))
         if not np.isfinite([*matrix.ravel(), *lengths]).all() or not skewed >= 1e-6:
@@ -69,7 +69,7 @@ class VoxelGrid:
         return "".join(DIRECTIONS[world][int(matrix[world, n] > 0)] for n, world in enumerate(best))
 
     def cropped(self, starts: Sequence[int]) -> VoxelGrid:
-        """Return the grid of a box.
+        """The grid of a box.
 
         Args:
             starts: First plane, row and column of the box.
@@ -79,7 +79,7 @@ class VoxelGrid:
     def turned(
         self, order: Sequence[int], flipped: Sequence[bool], size: Sequence[int]
     ) -> VoxelGrid:
-        """Return the grid with its axes in another order, and some of them reversed.
+        """The grid with its axes in another order, and some of them reversed.
 
         Args:
             order: For each axis of the result, the axis of this grid.
@@ -95,7 +95,7 @@ class VoxelGrid:
         return VoxelGrid(spacing, turned.affine)
 
     def scaled(self, factors: Sequence[float]) -> VoxelGrid:
-        """Return the grid of a volume of the same extent whose voxels are larger.
+        """The grid of a volume of the same extent whose voxels are larger.
 
         Args:
             factors: Factors of the size of a voxel, along planes, rows and columns.
@@ -106,7 +106,7 @@ class VoxelGrid:
         return VoxelGrid(spacing, scaled.affine)
 
     def _mapped(self, matrix: npt.NDArray[Any], start: npt.NDArray[Any]) -> VoxelGrid:
-        """Return the grid whose index `i` is the index `matrix @ i + start` of this one, with this spacing."""
+        """The grid whose index `i` is the index `matrix @ i + start` of this one, with this spacing."""
         if self.affine is None:
             return self
         step = np.eye(4)
@@ -115,7 +115,7 @@ class VoxelGrid:
         return VoxelGrid(self.spacing, tuple(tuple(map(float, row)) for row in affine))
 
     def differs(self, other: VoxelGrid, size: Sequence[int]) -> float:
-        """Return the largest distance between the same corners of two volumes, in millimetres.
+        """The largest distance between the same corners of two volumes, in millimetres.
 
         Args:
             other: Grid of the other volume.
@@ -138,12 +138,7 @@ class VoxelGrid:
 def turn_to(
     orientation: str | None, wanted: str, name: str
 ) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    """Return order and flips with which `VoxelGrid.turned` gives a volume another orientation.
-
-    Args:
-        orientation: Orientation of the volume.
-        wanted: Orientation of the result.
-        name: Name of the volume, for the error.
+    """Find the order and flips with which `VoxelGrid.turned` gives a volume another orientation.
 
     Raises:
         SourceError: The orientation of the volume is unknown.
@@ -160,17 +155,13 @@ def turn_to(
 
 
 def is_orientation(text: str) -> bool:
-    """Return whether a text such as `'SAR'` names a direction of each axis of the patient."""
+    """Whether a text such as `'SAR'` names a direction of each axis of the patient."""
     found = [n for letter in text for n, pair in enumerate(DIRECTIONS) if letter in pair]
     return len(text) == 3 and sorted(found) == [0, 1, 2]
 
 
 def spacing_of(values: Sequence[float]) -> Spacing | None:
-    """Return a spacing, or None if a number is not positive and finite.
-
-    Args:
-        values: Millimetres from plane to plane, row to row and column to column.
-    """
+    """A spacing in millimetres of planes, rows and columns; None if a number is not positive and finite."""
     numbers = _triple([abs(value) for value in values])
     return numbers if all(0 < n < math.inf for n in numbers) else None
 

@@ -50,15 +50,12 @@ def open_nifti(path: PathLike) -> RawVolume:
 
 
 def is_compressed(path: PathLike) -> bool:
-    """Return whether a file is compressed, by its name."""
+    """Whether a file is compressed, by its name."""
     return os.fspath(path).lower().endswith(".gz")
 
 
 def describe_nifti(path: PathLike) -> Description:
-    """Return what the header says; of a compressed file, little more than the header is decompressed.
-
-    Args:
-        path: The file.
+    """Read what the header says; of a compressed file, little more than the header is decompressed.
 
     Raises:
         SourceError: nibabel is not installed, or the file is damaged or no volume.
@@ -82,11 +79,7 @@ def describe_nifti(path: PathLike) -> Description:
 
 
 def parse_header(data: bytes, name: str) -> Any:
-    """Return the header in some bytes, as nibabel holds it.
-
-    Args:
-        data: At least the header.
-        name: Path of the file, for the error.
+    """Parse the header in some bytes, as nibabel holds it; `name` is the file, for the error.
 
     Raises:
         SourceError: They are no header of a NIfTI file.
@@ -101,12 +94,12 @@ def parse_header(data: bytes, name: str) -> Any:
 
 
 def _is_second(data: bytes) -> bool:
-    """Return whether a header is that of NIfTI-2, whose first number is its length, 540."""
+    """Whether a header is that of NIfTI-2, whose first number is its length, 540."""
     return any(int.from_bytes(data[:4], order) == HEADER_BYTES for order in ("little", "big"))
 
 
 def _samples(header: Any, name: str) -> Samples:
-    """Return how the samples are stored.
+    """Read how the samples are stored.
 
     Raises:
         SourceError: The file has too many axes, or samples that are no numbers.
@@ -138,11 +131,11 @@ def _samples(header: Any, name: str) -> Samples:
 
 
 def _grid(header: Any) -> VoxelGrid:
-    """Return the place of the voxels: by the sform, else the qform, else only the spacing."""
+    """The place of the voxels: by the sform, else the qform, else only the spacing."""
     factor = MM_PER_UNIT.get(int(header["xyzt_units"]) & SPACE_UNIT, 1.0)
     try:
         coded = next((f() for f in (header.get_sform, header.get_qform) if f(coded=True)[1]), None)
-    except Exception:  # a quaternion that is none
+    except Exception:  # the quaternion is invalid
         coded = None
     if coded is not None:
         affine = np.array(coded, np.float64)

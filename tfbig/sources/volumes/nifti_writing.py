@@ -66,12 +66,7 @@ def write_nifti(
 
 
 def header_like(volume: Volume, like: Volume) -> Any:
-    """Make a NIfTI header for a volume, with the affine of another.
-
-    Args:
-        volume: The volume.
-        like: The other one.
-    """
+    """Make a NIfTI header for a volume, with the affine of `like`."""
     known = like.header
     header = _new_header(like) if known is None else nifti.parse_header(known, like.name)
     planes, rows, columns, channels = volume.shape
@@ -88,7 +83,7 @@ def header_like(volume: Volume, like: Volume) -> Any:
 
 
 def _new_header(like: Volume) -> Any:
-    """Return a header with the affine of a volume, or its spacing."""
+    """Make a header with the affine of a volume, or its spacing."""
     library = nifti.nibabel
     kind = library.Nifti2Header if max(like.shape) > LARGEST else library.Nifti1Header
     header = kind()
@@ -104,7 +99,7 @@ def _new_header(like: Volume) -> Any:
 
 
 def _columns_first(affine: Affine) -> Any:
-    """Return an affine from columns, rows and planes, the order of the file."""
+    """Reorder an affine to columns, rows and planes, the order of the file."""
     return np.array(affine)[:, [2, 1, 0, 3]]
 
 

@@ -52,7 +52,7 @@ SPACES: Final = {
     "left-anterior-superior": "LAS",
     "left-posterior-superior": "LPS",
 }
-"""Spaces of three axes that are those of the patient, which are also named by their letters."""
+"""Letters of spaces whose three axes are those of the patient, by name; the letters may be the name too."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,7 @@ def open_nrrd(path: PathLike) -> RawVolume:
 
 
 def describe_nrrd(path: PathLike) -> Description:
-    """Return what the header says; no sample is read.
-
-    Args:
-        path: The file.
+    """Read what the header says of the volume; no sample is read.
 
     Raises:
         SourceError: pynrrd is not installed, or the file is damaged or no volume.
@@ -119,10 +116,7 @@ def describe_nrrd(path: PathLike) -> Description:
 
 
 def read_header(path: PathLike) -> NrrdHeader:
-    """Return what the header says; no sample is read.
-
-    Args:
-        path: The file.
+    """Read what the header says of the file; no sample is read.
 
     Raises:
         SourceError: pynrrd is not installed, or the file is damaged or no volume.
@@ -144,7 +138,7 @@ def read_header(path: PathLike) -> NrrdHeader:
 
 
 def _described(header: Mapping[str, Any], path: Path, end: int) -> NrrdHeader:
-    """Return what a header says, which ends at byte `end` of its file.
+    """Interpret a header, which ends at byte `end` of its file.
 
     Raises:
         SourceError: It is no header of a volume.
@@ -178,7 +172,7 @@ def _described(header: Mapping[str, Any], path: Path, end: int) -> NrrdHeader:
 
 
 def _samples(header: Mapping[str, Any], name: str) -> tuple[Samples, list[int]]:
-    """Return how the samples are stored, and the axes of the file that are planes, rows and columns.
+    """Read how the samples are stored, and the axes of the file that are planes, rows and columns.
 
     Raises:
         SourceError: The file has too many axes, or samples that are no numbers.
@@ -216,7 +210,7 @@ def _samples(header: Mapping[str, Any], name: str) -> tuple[Samples, list[int]]:
 
 
 def _spatial_axes(header: Mapping[str, Any], count: int) -> list[int]:
-    """Return the axes of a volume, fastest first: those with a direction, or of kind domain or space, else three."""
+    """The axes of a volume, fastest first: those with a direction, or of kind domain or space, else three."""
     directions = header.get("space directions")
     if directions is not None:
         return [
@@ -229,7 +223,7 @@ def _spatial_axes(header: Mapping[str, Any], count: int) -> list[int]:
 
 
 def _grid(header: Mapping[str, Any], spatial: Sequence[int]) -> VoxelGrid:
-    """Return the place of the voxels, of planes first."""
+    """The place of the voxels, of planes first."""
     directions = header.get("space directions")
     if directions is not None and len(spatial) == 3:
         columns = np.array([directions[axis] for axis in reversed(spatial)], float).T
@@ -253,7 +247,7 @@ def _grid(header: Mapping[str, Any], spatial: Sequence[int]) -> VoxelGrid:
 
 
 def _file(listed: str, path: Path) -> Path:
-    """Return the file of the samples, which a header names.
+    """Find the file of the samples, which a header names.
 
     Raises:
         SourceError: There are several, or it is not beside the header.
@@ -270,7 +264,7 @@ def _several(name: str) -> str:
 
 
 def _after_lines(file: File, start: int, lines: int) -> int:
-    """Return the byte behind some lines of a file.
+    """Find the byte behind some lines of a file.
 
     Raises:
         SourceError: There are fewer lines.
@@ -288,7 +282,7 @@ def _after_lines(file: File, start: int, lines: int) -> int:
 
 
 def _compressed_skip(found: NrrdHeader, start: int) -> int:
-    """Return how many decompressed bytes are left out before the samples."""
+    """Count the decompressed bytes that are left out before the samples."""
     if not found.from_end:
         return found.skip
     num_bytes = compressed.length(found.file, found.encoding, start)
@@ -296,7 +290,7 @@ def _compressed_skip(found: NrrdHeader, start: int) -> int:
 
 
 def _dtype(header: Mapping[str, Any]) -> np.dtype[Any]:
-    """Return the dtype of a sample as stored.
+    """The dtype of a sample as stored.
 
     Raises:
         ValueError: It is missing or unknown.

@@ -37,21 +37,13 @@ READERS: Final = {".nii.gz": NIFTI, ".nii": NIFTI, ".nrrd": NRRD, ".nhdr": NRRD}
 
 
 def suffix_of(path: PathLike) -> str | None:
-    """Return which of `VOLUME_SUFFIXES` a file has, or None.
-
-    Args:
-        path: The file.
-    """
+    """The one of `VOLUME_SUFFIXES` that a file has, or None."""
     name = os.fspath(path).lower()
     return next((suffix for suffix in VOLUME_SUFFIXES if name.endswith(suffix)), None)
 
 
 def is_volume(path: PathLike) -> bool:
-    """Return whether a path is that of a volume: by its name, or of DICOM by its content.
-
-    Args:
-        path: A file or a folder.
-    """
+    """Whether a path is that of a volume: by its name, or of DICOM by its content."""
     if suffix_of(path) is not None:
         return True
     given = Path(path)
@@ -83,10 +75,7 @@ def open_volume(path: PathLike) -> Volume:
 
 
 def describe_volume(path: PathLike) -> Description:
-    """Return what the header of a volume says; no sample is decoded.
-
-    Args:
-        path: As in `open_volume`.
+    """Read what the header of a volume says; no sample is decoded.
 
     Raises:
         SourceError: As in `open_volume`.
@@ -95,22 +84,21 @@ def describe_volume(path: PathLike) -> Description:
 
 
 def files_of(path: PathLike) -> list[Path]:
-    """Return the files that are read for a volume: itself, the samples that its header names, the files of a folder.
+    """List the files that are read for a volume: itself, the samples that its header names, the files of a folder.
 
-    Args:
-        path: As in `open_volume`; where it does not exist or is damaged, only itself is returned.
+    Where it does not exist or is damaged, only itself is listed.
     """
     found = [Path(path)]
     if found[0].is_dir():
         return [*found, *sorted(found[0].iterdir())]
     try:
         return [*found, read_header(path).file] if _reader(path) is NRRD else found
-    except SourceError:  # which is raised again when the volume is opened
+    except SourceError:  # raised again when the volume is opened
         return found
 
 
 def _reader(path: PathLike) -> Reader:
-    """Return the reader of a file or folder.
+    """Choose the reader of a file or folder.
 
     Raises:
         SourceError: It does not exist, or is no volume.

@@ -152,10 +152,7 @@ class ArrayVolume(Volume):
 
 
 def volume_of(array: npt.NDArray[Any]) -> Volume:
-    """Return the volume of an array, in memory or memory-mapped.
-
-    Args:
-        array: `[D, H, W, C]`.
+    """Make a volume of an array `[D, H, W, C]`, in memory or memory-mapped.
 
     Raises:
         SourceError: The array is no volume, or its file does not store it plane after plane.
@@ -181,15 +178,12 @@ def scratch(
     name: str,
     places: Iterable[int] | None = None,
 ) -> File:
-    """Return a file without a name that holds decoded samples; the system deletes it when it is closed.
+    """Write decoded samples into a file without a name; the system deletes it when it is closed.
+
+    Each of the parts begins at one of `places`, bytes; by default they follow one another. `name` is the file that
+    is decoded, for errors.
 
     It lies in the temporary folder, which the variable TMPDIR sets.
-
-    Args:
-        parts: The bytes.
-        num_bytes: Their number.
-        name: Path of the file that is decoded, for error messages.
-        places: Byte at which each part begins; by default they follow one another.
 
     Raises:
         BudgetError: The temporary folder has less free space.
@@ -213,7 +207,7 @@ def scratch(
                     temporary.seek(place)
                     written += temporary.write(part)
             temporary.flush()
-        except SourceError:  # of the parts; it is an OSError too
+        except SourceError:  # raised by the parts; it is an OSError too
             raise
         except OSError as error:
             raise SourceError(

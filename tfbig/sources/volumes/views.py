@@ -19,7 +19,7 @@ SAME_PLACE = 0.1
 """Largest distance between the corners of volumes on the same grid, as a share of the shortest side of a voxel."""
 
 
-class Taps(NamedTuple):
+class Interpolation(NamedTuple):
     """Weights of resampling along one axis.
 
     Args:
@@ -78,7 +78,9 @@ class Resampled(VolumeView):
         ]
         out = np.empty([*(stop - start for start, stop in box), self.shape[3]], self.dtype)
         for plane in range(len(out)):
-            single = Taps(taps[0].first[plane : plane + 1], taps[0].weights[plane : plane + 1])
+            single = Interpolation(
+                taps[0].first[plane : plane + 1], taps[0].weights[plane : plane + 1]
+            )
             planes = _window(single, self._inner.shape[0])
             part = self._inner.read_box(planes, windows[1], windows[2])
             starts = (planes[0], windows[1][0], windows[2][0])
@@ -86,9 +88,9 @@ class Resampled(VolumeView):
         return out
 
     def _converted(
-        self, part: RowArray, taps: Sequence[Taps], starts: Sequence[int]
+        self, part: RowArray, taps: Sequence[Interpolation], starts: Sequence[int]
     ) -> npt.NDArray[Any]:
-        """Return voxels of the result, from voxels of the volume that begin at `starts`."""
+        """Compute voxels of the result, from voxels of the volume that begin at `starts`."""
         if self._nearest:
             index = [tap.first - start for tap, start in zip(taps, starts, strict=True)]
             return np.asarray(part[np.ix_(*index)])
@@ -167,11 +169,7 @@ class PaddedVolume(VolumeView):
 
 
 def size_at(volume: Volume, spacing: Spacing) -> tuple[int, int, int]:
-    """Return planes, rows and columns of a volume at another spacing.
-
-    Args:
-        volume: The volume.
-        spacing: Millimetres from plane to plane, row to row and column to column.
+    """The planes, rows and columns of a volume at another spacing, in millimetres along each axis.
 
     Raises:
         SourceError: The spacing of the volume is unknown, or far too large.
@@ -195,7 +193,7 @@ def size_at(volume: Volume, spacing: Spacing) -> tuple[int, int, int]:
 
 
 def at_spacing(volume: Volume, spacing: Spacing, nearest: bool = False) -> Volume:
-    """Return a volume resampled to a spacing, as `Resampled` does; unchanged if it has it.
+    """Resample a volume to a spacing, as `Resampled` does; unchanged if it has it.
 
     The size is rounded to whole voxels over the same extent, so the spacing of the result is nearly that asked for.
 
@@ -218,12 +216,7 @@ def at_spacing(volume: Volume, spacing: Spacing, nearest: bool = False) -> Volum
 
 
 def check_same_grid(volume: Volume, other: Volume, what: str) -> None:
-    """Check that a volume has the shape and the place of another.
-
-    Args:
-        volume: The volume.
-        other: The other one.
-        what: What the other one is, for the error.
+    """Check that a volume has the shape and the place of another; `what` is the other one, for the error.
 
     Raises:
         SourceError: It has not.
@@ -248,31 +241,31 @@ def _orientations(one: VoxelGrid, other: VoxelGrid) -> str:
     return f"orientations {one.orientation or 'unknown'} and {other.orientation or 'unknown'}"
 
 
-def _taps(window: tuple[int, int], factor: float, extent: int, nearest: bool) -> Taps:
-    """Return the weights for voxels `window` of an axis whose voxels are `factor` times as large."""
+def _taps(window: tuple[int, int], factor: float, extent: int, nearest: bool) -> Interpolation:
+    """The weights for voxels `window` of an axis whose voxels are `factor` times as large."""
     centre = (np.arange(*window) + 0.5) * factor - 0.5
     if nearest or factor == 1:
         first = np.clip(np.floor(centre + 0.5), 0, extent - 1).astype(np.int64)
-        return Taps(first, np.ones((len(first), 1)))
+        return Interpolation(first, np.ones((len(first), 1)))
     reach = max(factor, 1.0)
     count = math.ceil(2 * reach) + 1
     first = np.floor(centre - reach).astype(np.int64) + 1
     places = first[:, None] + np.arange(count)
     weights = np.maximum(1 - np.abs(places - centre[:, None]) / reach, 0)
-    return Taps(first, weights / weights.sum(1, keepdims=True))
+    return Interpolation(first, weights / weights.sum(1, keepdims=True))
 
 
-def _window(taps: Taps, extent: int) -> tuple[int, int]:
-    """Return the voxels that weights need."""
+def _window(taps: Interpolation, extent: int) -> tuple[int, int]:
+    """The range of voxels that the weights need."""
     last = int(taps.first.max()) + taps.weights.shape[1]
     start = min(max(int(taps.first.min()), 0), extent - 1)
     return start, max(min(last, extent), start + 1)
 
 
 def _interpolated(
-    part: npt.NDArray[np.float64], taps: Taps, start: int, axis: int
+    part: npt.NDArray[np.float64], taps: Interpolation, start: int, axis: int
 ) -> npt.NDArray[np.float64]:
-    """Return the weighted sums along an axis; the voxels beyond the edges are those at the edges.
+    """Sum with weights along an axis; the voxels beyond the edges are those at the edges.
 
     One weight after the other, so that a sum has the same order whatever is read.
     """

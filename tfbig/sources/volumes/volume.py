@@ -105,7 +105,7 @@ class Volume(Source):
         rows: Range | None = None,
         columns: Range | None = None,
     ) -> Volume:
-        """Return a box of the volume as a volume, without reading anything.
+        """Show a box of the volume as a volume, without reading anything.
 
         Args:
             planes: `(start, stop)`, or None for all planes.
@@ -118,7 +118,7 @@ class Volume(Source):
         return CroppedVolume(self, self._box((planes, rows, columns)))
 
     def turned(self, orientation: str) -> Volume:
-        """Return the volume with its axes in the order and direction of an orientation, without reading anything.
+        """Turn the axes of the volume to the order and direction of an orientation, without reading anything.
 
         Args:
             orientation: Such as `'SAR'`: planes grow to the top of the patient, rows to the front, columns to the
@@ -139,7 +139,7 @@ class Volume(Source):
         return Turned(self, order, flipped)
 
     def values(self) -> Volume:
-        """Return the volume with its scaling applied, as float32; nothing is read."""
+        """The volume with its scaling applied, as float32; nothing is read."""
         return Values(self)
 
     def changed_handle(self, seed: int, augmented: bool = True, jitter: float = 0.0) -> str:
@@ -148,14 +148,14 @@ class Volume(Source):
 
     @abstractmethod
     def _read_box(self, box: Box) -> RowArray:
-        """Return the box `[planes, rows, columns, C]`, which is valid and not empty."""
+        """Read the box `[planes, rows, columns, C]`, which is valid and not empty."""
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         """Read planes `start:stop` and rows `left:right` with all columns: a window lies along the first two axes."""
         return self.read_box((start, stop), (left, right), (0, self.shape[2]))
 
     def _box(self, ranges: Sequence[Range | None]) -> Box:
-        """Return a box without None, after checking that it is inside the volume and not empty."""
+        """Check that a box is inside the volume and not empty, and replace None by whole axes."""
         planes, rows, columns = (
             interval(self.name, axis, each, extent)
             for axis, each, extent in zip(AXES, ranges, self.shape, strict=False)
@@ -194,12 +194,7 @@ class VolumeView(Volume):
 
 @final
 class CroppedVolume(VolumeView):
-    """A box of a volume; returned by `Volume.crop`.
-
-    Args:
-        volume: The volume.
-        box: The box.
-    """
+    """A box of a volume; returned by `Volume.crop`."""
 
     def __init__(self, volume: Volume, box: Box) -> None:
         self._starts = [start for start, _ in box]
@@ -269,7 +264,7 @@ class MappedVolume(VolumeView):
 
     @abstractmethod
     def _convert(self, samples: RowArray) -> RowArray:
-        """Return voxels `[planes, rows, columns, C]` of this view, given those of the other volume."""
+        """Convert voxels of the other volume to voxels `[planes, rows, columns, C]` of this view."""
 
     def _read_box(self, box: Box) -> RowArray:
         return self._convert(self._inner.read_box(*box))
@@ -277,11 +272,7 @@ class MappedVolume(VolumeView):
 
 @final
 class Values(MappedVolume):
-    """The real values of a volume, float32; returned by `Volume.values`.
-
-    Args:
-        volume: The volume.
-    """
+    """The real values of a volume, float32; returned by `Volume.values`."""
 
     def __init__(self, volume: Volume) -> None:
         super().__init__(volume, np.float32, volume.name)
@@ -294,7 +285,7 @@ class Values(MappedVolume):
 
 
 def _volume_shape(shape: Sequence[int], name: str) -> tuple[int, int, int, int]:
-    """Return `shape` with a channel axis."""
+    """Give `shape` a channel axis."""
     extents = tuple(int(extent) for extent in shape)
     if len(extents) not in (3, 4) or 0 in extents:
         raise SourceError(
@@ -306,10 +297,6 @@ def _volume_shape(shape: Sequence[int], name: str) -> tuple[int, int, int, int]:
 
 
 def box_of(shape: Sequence[Any]) -> Box:
-    """Return the box of a whole volume.
-
-    Args:
-        shape: Planes, rows and columns, and more.
-    """
+    """The box of a whole volume, whose shape begins with planes, rows and columns."""
     planes, rows, columns = ((0, int(extent)) for extent in shape[:3])
     return planes, rows, columns

@@ -41,7 +41,7 @@ def read(folder: Path, seed: int) -> Found:
 
 
 def _challenge_labels(folder: Path, slides: Mapping[str, Path], found: Found) -> dict[str, int]:
-    """Return the labels of the challenge; those of test slides are in `reference.csv`."""
+    """Read the labels of the challenge; those of test slides are in `reference.csv`."""
     kinds = {name: name.split("_")[0] for name in slides}
     labels = {name: int(kind == "tumor") for name, kind in kinds.items() if kind != "test"}
     reference = first_of(folder, "reference.csv")

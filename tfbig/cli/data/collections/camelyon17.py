@@ -67,7 +67,7 @@ def _split(table: Table, unlabelled: int, seed: int) -> list[str]:
 
 
 def _stages(folder: Path) -> dict[str, int]:
-    """Return the labels of the slides in `stages.csv`, which also lists the stage of each patient."""
+    """Read the labels of the slides in `stages.csv`, which also lists the stage of each patient."""
     file = first_of(folder, "stages.csv", "stages*.csv") or folder / "stages.csv"
     rows = read_rows(file, {"slide": ("patient",), "stage": ("stage",)})
     return {

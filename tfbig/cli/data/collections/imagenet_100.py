@@ -44,12 +44,12 @@ def read(folder: Path, seed: int) -> Found:
 
 
 def _class_folders(folder: Path, pattern: str) -> list[Path]:
-    """Return the folders of classes in the folders of a pattern."""
+    """List the folders of classes in the folders of a pattern."""
     return sorted(path for path in folder.glob(f"{pattern}/*") if path.is_dir())
 
 
 def _pictures(folder: Path) -> list[Path]:
-    """Return the pictures of a folder, sorted by name."""
+    """List the pictures of a folder, sorted by name."""
     files: Iterator[Path] = folder.iterdir() if folder.is_dir() else iter(())
     return sorted(path for path in files if path.suffix.lower() in PICTURE_SUFFIXES)
 

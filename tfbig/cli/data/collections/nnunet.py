@@ -22,9 +22,7 @@ from tfbig.units import counted
 def read(folder: Path, seed: int) -> Found:
     """Check `dataset.json`, and the header and the labels of every case.
 
-    Args:
-        folder: Folder of the data set.
-        seed: Random seed of the split that training draws.
+    The seed is that of the split that training draws.
 
     Raises:
         SourceError: `dataset.json` is missing or wrong, or there are no cases.
@@ -33,8 +31,7 @@ def read(folder: Path, seed: int) -> Found:
     found = Found(folder=folder, missing=shortened(about.missing, "files"))
     found.there.append(
         f"{counted(len(about.cases), 'case')} with labels, {len(about.others)} to predict, channels "
-        f"{', '.join(about.channels)}, classes "
-        f"{', '.join(about.classes)}"
+        f"{', '.join(about.channels)}, classes {', '.join(about.classes)}"
     )
     usable: list[Volume] = []
     wrong: list[str] = []
@@ -51,14 +48,13 @@ def read(folder: Path, seed: int) -> Found:
     found.there += _described(usable, about, counts.tolist())
     found.notes.append(
         f"training draws 70 % of the cases to train on, 10 % for validation and 20 % to test, with seed {seed}; the "
-        "folds of "
-        "nnU-Net (splits_final.json) are not used"
+        "folds of nnU-Net (splits_final.json) are not used"
     )
     return found
 
 
 def _checked(case: Case, about: VolumeSet) -> tuple[Volume, np.ndarray]:
-    """Return the image of a case, and the number of voxels of each class.
+    """Open the image of a case, and count the voxels of each class.
 
     Raises:
         SourceError: A file cannot be read, has another grid than the image, or holds an unknown label.

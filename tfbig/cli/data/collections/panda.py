@@ -59,7 +59,7 @@ def read(folder: Path, seed: int) -> Found:
 
 
 def _splits(folder: Path) -> dict[str, str]:
-    """Return `{slide: split}` of the files `train.csv`, `val.csv` and `test.csv`."""
+    """Read the split of each slide in the files `train.csv`, `val.csv` and `test.csv`."""
     split_of_slide: dict[str, str] = {}
     for split in SPLITS:
         if (folder / f"{split}.csv").exists():

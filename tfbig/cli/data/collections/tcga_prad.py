@@ -54,7 +54,7 @@ def read(folder: Path, seed: int) -> Found:
 
 
 def _grades_by_slide(folder: Path) -> dict[str, int]:
-    """Return the ISUP grades of a table with columns `slide_id` and `label`, such as that of the Big-Layers code."""
+    """Read the ISUP grades of a table with columns `slide_id` and `label`, as that of the Big-Layers code."""
     file = first_of(folder, "tcga_prad*.csv")
     if file is None:
         return {}
@@ -66,7 +66,7 @@ def _grades_by_slide(folder: Path) -> dict[str, int]:
 
 
 def _grades_by_case(folder: Path) -> dict[str, int]:
-    """Return the ISUP grades of `clinical.tsv` of GDC; a patient has a line for each diagnosis and treatment."""
+    """Read the ISUP grades of `clinical.tsv` of GDC; a patient has a line for each diagnosis and treatment."""
     names = {
         key: (old, new)
         for key, old, new in (
