@@ -24,9 +24,9 @@ from tfbig.models.pathology_encoders import OPTIMUS_MEAN, OPTIMUS_STD, PATHOLOGY
 RESNET = ("--encoder", "resnet18", "--tile", "32", "--model", "mean")
 
 
-def state_of(name):
+def state_of(name, side=32):
     """Return arrays under torchvision's names that fit a network, all different, with positive variances."""
-    expected = pretrained._torch_variables(encoders.make(name, (32, 32, 3)))
+    expected = pretrained._torch_variables(encoders.make(name, (side, side, 3)))
     random = np.random.default_rng(0)
     state = {k: random.normal(0, 0.05, pretrained._shape(*v)) for k, v in expected.items()}
     return {
@@ -269,11 +269,11 @@ def test_scale_of_a_run(tmp_path):
 def test_encoders_of_pathology(tmp_path, monkeypatch, capsys):
     """`--encoder virchow2` takes a file with timm's names; here its network has one small block."""
     entry = PATHOLOGY_ENCODERS["virchow2"]
-    network = replace(entry.network, patch=16, width=8, heads=2, depth=1)
+    network = replace(entry.network, patch=12, width=8, heads=2, depth=1)
     monkeypatch.setitem(PATHOLOGY_ENCODERS, "virchow2", replace(entry, network=network))
-    save_file(state_of("virchow2"), tmp_path / "virchow2.safetensors")
+    save_file(state_of("virchow2", 24), tmp_path / "virchow2.safetensors")
     flags = ("--encoder", "virchow2", "--encoder-weights", str(tmp_path / "virchow2.safetensors"))
-    more = ("--tile", "32", "--model", "mean", "--mode", "frozen", "--epochs", "1")
+    more = ("--model", "mean", "--mode", "frozen", "--epochs", "1")
     assert run_mil(tmp_path / "out", *flags, *more) == 0
     printed = capsys.readouterr().out
     assert (
@@ -282,7 +282,7 @@ def test_encoders_of_pathology(tmp_path, monkeypatch, capsys):
     assert f"encoder weights {flags[-1]}: 21 tensors loaded\n" in printed
     model = keras.models.load_model(tmp_path / "out" / "model.keras", compile=False)
     trained = pretrained.find(model, "virchow2").get_layer("virchow2").get_layer("tokens")
-    expected = state_of("virchow2")["pos_embed"]
+    expected = state_of("virchow2", 24)["pos_embed"]
     assert expected.shape == (1, 5 + 4, 8)
     np.testing.assert_array_equal(trained.pos_embed, expected)
 
