@@ -124,9 +124,10 @@ class Loop:
             model,
             self.worker,
             checkpoints,
+            self.place,
             training_state.digest(training.steps, *training.names),
             training_state.digest(epochs, accumulate, alike),
-            training_state.resumable(callbacks),
+            callbacks,
         )
         self._synchronized = self.worker.replicas > 1 and _has_synchronized_layer(model)
         if self._synchronized:
@@ -158,7 +159,7 @@ class Loop:
             WorkerError: Another worker has failed, disappeared, or has other images or settings.
         """
         self._on_all_workers(self._checkpointer.check)
-        self.place = self._checkpointer.read() or self.place
+        self._checkpointer.read()
         self.model.stop_training = self.place.ended
         self.callbacks.on_train_begin()
         try:
@@ -172,7 +173,7 @@ class Loop:
 
     def _save(self) -> None:
         consistent, self._consistent = self._consistent, False  # a failure would repeat
-        self._checkpointer.write(self.place)
+        self._checkpointer.write()
         self._consistent, self._saved = consistent, self._clock()
 
     def _save_last(self) -> None:
@@ -288,7 +289,7 @@ class Loop:
         def run() -> dict[str, float]:
             undo.restore()  # changes of an attempt that ran out of memory
             ready = self.worker.prepare(batches, specs)
-            self._checkpointer.set_metrics(self.place)
+            self._checkpointer.set_metrics()
             undo.save(training_state.others_of(self.model))
             self._consistent = self.worker.two_phase
             return as_numbers(ready())
