@@ -74,8 +74,7 @@ def test_gradient_is_that_of_the_whole_set():
     steps = worker(model)
     ((handles, y),) = batches(COUNT, False).batches(ALL_BATCHES)
     logs = steps.prepare([(handles, y)], None)()
-    steps.commit()
-    found = steps._sums.means()
+    found = steps.accumulated.means()
     keras.utils.set_random_seed(1)
     twin = network()
     with tf.GradientTape() as tape:

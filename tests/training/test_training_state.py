@@ -110,15 +110,6 @@ def test_gradients_round_trip(sums):
         np.testing.assert_array_equal(gradient, expected)
 
 
-def test_undo_restores_saved_values(variables):
-    undo, kernel = training_state.Undo(), variables["0 kernel"]
-    undo.restore()  # nothing was saved
-    undo.save([kernel])
-    kernel.assign([[5.0, 6.0]])
-    undo.restore()
-    np.testing.assert_array_equal(kernel.numpy(), [[1.0, 2.0]])
-
-
 def test_generators_continue_from_a_saved_state():
     generators = training_state.Generators()
     arrays, values = generators.state()

@@ -20,6 +20,7 @@ from tfbig.training.checkpointing import Checkpointer, Place
 from tfbig.training.replicas import Replicas
 from tfbig.training.rounds import Epochs, Rounds
 from tfbig.training.single_process import SecondPass, Single, as_numbers
+from tfbig.training.transaction import Transaction
 
 
 class Loop:
@@ -132,7 +133,7 @@ class Loop:
         self._synchronized = self.worker.replicas > 1 and _has_synchronized_layer(model)
         if self._synchronized:
             self.training = replace(training, steps=self._batches_of_full_rounds(training.steps))
-        self._consistent = True  # whether the model is in the state after a finished batch
+        self._transaction = Transaction(model, self.worker)
         self._ends_together = (
             self.worker.single_worker
         )  # whether all workers end after the same batch
@@ -172,13 +173,14 @@ class Loop:
         self.callbacks.on_train_end()
 
     def _save(self) -> None:
-        consistent, self._consistent = self._consistent, False  # a failure would repeat
-        self._checkpointer.write()
-        self._consistent, self._saved = consistent, self._clock()
+        with self._transaction as step:
+            step.commit()  # a failure would repeat in `_save_last`
+            self._checkpointer.write()
+        self._saved = self._clock()
 
     def _save_last(self) -> None:
         """Write a checkpoint before training ends by an error, which must remain the one that is raised."""
-        if not (self._consistent and self._ends_together):
+        if not (self._transaction.is_whole and self._ends_together):
             return
         try:
             self._save()
@@ -244,25 +246,19 @@ class Loop:
 
     def _train_round(self, rounds: Rounds) -> dict[str, float]:
         """Train on one round; every `accumulate` rounds, update the weights."""
-        undo, place, size = training_state.Undo(), self.place, self._round_size()
-        try:
-            logs, learned = self._on_all_workers(lambda: self._first_phase(rounds, size, undo))
+        place, size = self.place, self._round_size()
+        with self._transaction as step:
+            logs, learned = self._on_all_workers(lambda: self._first_phase(rounds, size, step))
             if learned and (prepare := self.worker.prepare_second_pass):
                 logs, _ = self._on_all_workers(lambda: self._second_pass(prepare))
                 (skipped,) = self.worker.any_worker(not logs)
                 learned = not skipped
                 if skipped:
-                    undo.restore()
-                    self.worker.skip()
-        except BaseException:
-            undo.restore()
-            raise
-        self._consistent = False
-        self.worker.commit()
-        place.add(size, learned)
-        if place.step == self.training.steps or place.batches >= self._batches_of_an_update:
-            self._apply()
-        self._consistent = True
+                    step.undo()
+            step.commit()
+            place.add(size, learned)
+            if place.step == self.training.steps or place.batches >= self._batches_of_an_update:
+                self._apply()
         return logs
 
     @property
@@ -281,17 +277,15 @@ class Loop:
             most = max(1, min(most, self._batches_of_an_update - place.batches))
         return min(most, self.training.steps - place.step)
 
-    def _first_phase(
-        self, rounds: Rounds, size: int, undo: training_state.Undo
-    ) -> dict[str, float]:
+    def _first_phase(self, rounds: Rounds, size: int, step: Transaction) -> dict[str, float]:
         """Compute the gradients of a round and return logs; without logs, the round is skipped."""
 
         def run() -> dict[str, float]:
-            undo.restore()  # changes of an attempt that ran out of memory
+            step.undo()  # changes of an attempt that ran out of memory
             ready = self.worker.prepare(batches, specs)
             self._checkpointer.set_metrics()
-            undo.save(training_state.others_of(self.model))
-            self._consistent = self.worker.two_phase
+            step.begin()
+            step.is_whole = self.worker.two_phase  # otherwise weights change too
             return as_numbers(ready())
 
         signals.check()
@@ -300,8 +294,7 @@ class Loop:
             logs = tf_errors.retry_with_less_memory(self.model, run)
         except SourceError as error:
             self._skip_or_raise(error)
-            undo.restore()
-            self.worker.skip()
+            step.undo()
             return {}
         self._check(logs)
         return logs
@@ -318,11 +311,11 @@ class Loop:
 
     def _apply(self) -> None:
         """Update the weights, if there are gradients."""
-        consistent, self._consistent = self._consistent, False
-        if self.place.learned:
-            self.worker.apply()
-        self.place.stepped()
-        self._consistent = consistent
+        with self._transaction as step:
+            step.commit()
+            if self.place.learned:
+                self.worker.apply()
+            self.place.stepped()
 
     def _skip_or_raise(self, error: SourceError) -> None:
         """Skip a batch that cannot be read if `left_out` is set and this is possible; otherwise raise."""
@@ -413,13 +406,9 @@ class Loop:
 
         def run() -> dict[str, float]:
             ready = self.worker.prepare_test(batches, specs, step)
-            undo = training_state.Undo()
-            undo.save(training_state.others_of(self.model))
-            try:
+            with Transaction(self.model, self.worker) as test:
+                test.begin()
                 return as_numbers(ready())
-            except BaseException:
-                undo.restore()
-                raise
 
         return tf_errors.retry_with_less_memory(self.model, run)
 

@@ -66,8 +66,7 @@ class Replicas:
             traced(model, gradient_step.gradient_function(model)), self.strategy, ids[0]
         )
         self._test = _Traced(traced(model, model.test_step), self.strategy, ids[0])
-        self._sums = [Sums() for _ in self.local_replicas]
-        self._pending = list(self._sums)
+        self.accumulated = [Sums() for _ in self.local_replicas]
         self._has_gradient: list[bool] = []
         self._built = self._agreed = False
         self._functions: dict[str, Any] = {}
@@ -82,7 +81,6 @@ class Replicas:
     def prepare(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
         """Return the traced first phase of a step, which computes gradients and returns logs."""
         if not batches:
-            self.skip()
             return dict
         self._build(batches[0])
         run = tf_errors.unwrapped(self._first.ready(batches, specs))
@@ -94,11 +92,12 @@ class Replicas:
                 if self.single_worker or "Collective" not in str(error):
                     raise
                 raise _lost() from error  # while exchanging synchronized statistics
-            self._pending = list(self._sums)
-            for place, (batch, (gradients, _)) in enumerate(zip(batches, results, strict=True)):
+            sums = list(self.accumulated)
+            for replica, (batch, (gradients, _)) in enumerate(zip(batches, results, strict=True)):
                 if not self._agreed:
                     self._has_gradient = [g is not None for g in gradients]
-                self._pending[place] = self._sums[place].with_more(gradients, items(batch))
+                sums[replica] = sums[replica].with_more(gradients, items(batch))
+            self.accumulated = sums
             logs = [logs for _, logs in results]
             bad = (each for each in logs if not math.isfinite(float(each.get("loss", 0.0))))
             return next(bad, logs[0])
@@ -115,21 +114,13 @@ class Replicas:
                 else:
                     keras_internals.build_for(self.model, batch)
 
-    def skip(self) -> None:
-        """Discard the gradients of the last round."""
-        self._pending = list(self._sums)
-
-    def commit(self) -> None:
-        """Add the gradients of the last round to the sums."""
-        self._sums = self._pending
-
     def apply(self) -> None:
         """Update the weights of all replicas with the mean gradients, and reset the sums."""
         self._agree_on_gradients()
-        sums = [self._weighted(s) for s in self._sums]
-        counts = [tf.constant(s.items, tf.float64) for s in self._sums]
+        sums = [self._weighted(s) for s in self.accumulated]
+        counts = [tf.constant(s.items, tf.float64) for s in self.accumulated]
         self._call("apply", self._apply_gradients, self._spread(sums), self._spread(counts))
-        self._sums = [Sums() for _ in self.local_replicas]
+        self.accumulated = [Sums() for _ in self.local_replicas]
 
     def finalize(self) -> None:
         """Set the final weights, such as the averages of an optimizer with `use_ema`."""
@@ -193,16 +184,18 @@ class Replicas:
 
     def sums(self) -> Sums:
         """Return the accumulated gradients of all replicas."""
-        if not any(s.batches for s in self._sums) and self.single_worker:
+        if not any(s.batches for s in self.accumulated) and self.single_worker:
             return Sums()
-        counts = [[tf.constant(n, tf.float64) for n in (s.batches, s.items)] for s in self._sums]
+        counts = [
+            [tf.constant(n, tf.float64) for n in (s.batches, s.items)] for s in self.accumulated
+        ]
         batches, number = (
             int(self._local(t)[0]) for t in self._call("counts", self._total, self._spread(counts))
         )
         if not batches:
             return Sums()
         self._agree_on_gradients()
-        sums = self._spread([self._weighted(s) for s in self._sums])
+        sums = self._spread([self._weighted(s) for s in self.accumulated])
         gradients = [self._local(t)[0] for t in self._call("sums", self._total, sums)]
         # Losses were divided by the number of replicas, which may differ when training is resumed.
         left = iter([g * tf.cast(self.replicas, g.dtype) for g in gradients])
@@ -217,11 +210,11 @@ class Replicas:
             None if g is None else g / tf.cast(self.replicas, g.dtype) for g in sums.gradients
         ]
         first = Sums(scaled, sums.batches, sums.items)
-        self._sums = [first if r == 0 else Sums() for r in self.local_replicas]
+        self.accumulated = [first if r == 0 else Sums() for r in self.local_replicas]
 
     def set_local_sums(self, sums: Sequence[Sums]) -> None:
         """Set the accumulated gradients of each replica of this worker, computed outside of `prepare`."""
-        self._sums = list(sums)
+        self.accumulated = list(sums)
         if not self._agreed:
             self._has_gradient = [g is not None for g in sums[0].gradients]
 

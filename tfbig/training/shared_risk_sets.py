@@ -71,7 +71,7 @@ class SharedRiskSets(RiskSets):
         self._create_metrics(labels)
 
         def first_pass() -> dict[str, Any]:
-            self.skip()
+            self._risk_set = None
             if not is_informative(*self.observations(labels)):
                 return {}
             own = range(self._rank, len(labels), self._workers)
@@ -90,21 +90,16 @@ class SharedRiskSets(RiskSets):
         with self._replicas.strategy.scope():
             super()._create_metrics(labels)
 
-    def skip(self) -> None:
-        """Discard the risks and the gradients of the last set."""
-        super().skip()
-        self._risk_set = None
-
     def _exchange(self) -> Callable[[], dict[str, Any]]:
         """Exchange the risks, and return the second pass, which computes gradients and returns logs.
 
         Its logs are empty if another worker has skipped this set.
         """
-        (incomplete,) = self.any_worker(self._risk_set is None)
-        if incomplete or self._risk_set is None:
-            self.skip()
+        risk_set, self._risk_set = self._risk_set, None
+        (incomplete,) = self.any_worker(risk_set is None)
+        if incomplete or risk_set is None:
             return dict
-        passes, own, own_risks, dtype, labels = self._risk_set
+        passes, own, own_risks, dtype, labels = risk_set
         risks = tf.cast(self._replicas.total(own_risks), dtype)
 
         def second_pass() -> dict[str, Any]:
@@ -115,9 +110,9 @@ class SharedRiskSets(RiskSets):
 
     def apply(self) -> None:
         """Update the weights of all workers with the sum of their gradients."""
-        self._replicas.set_local_sums([self._sums])
+        self._replicas.set_local_sums([self.accumulated])
         self._replicas.apply()
-        self._sums = Sums()
+        self.accumulated = Sums()
 
     def finalize(self) -> None:
         """Set the final weights, such as the averages of an optimizer with `use_ema`."""

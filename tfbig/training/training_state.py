@@ -140,12 +140,6 @@ class Gradients:
         self.worker.set_sums(Sums(gradients, batches, items) if batches else Sums())
 
 
-def others_of(model: keras.Model) -> list[Any]:
-    """Return the variables that a batch changes before the update: moving statistics, seeds, metrics."""
-    trainable = {id(v) for v in model.trainable_variables}
-    return [v for v in (*model.variables, *model.metrics_variables) if id(v) not in trainable]
-
-
 def to_arrays(named: Mapping[str, Any]) -> Arrays:
     """Return the values of variables or tensors; bfloat16, which NumPy lacks, as uint16 bits."""
     return {name: _bits(np.asarray(_tensor(v))) for name, v in named.items() if v is not None}
@@ -154,27 +148,6 @@ def to_arrays(named: Mapping[str, Any]) -> Arrays:
 def _value(array: np.ndarray, dtype: Any) -> Any:
     """Return the value of a variable from that of `to_arrays`."""
     return tf.bitcast(array, tf.bfloat16) if tf.as_dtype(dtype) == tf.bfloat16 else array
-
-
-class Undo:
-    """Saved values of variables, to restore them later; nothing is copied until a variable changes.
-
-    Under a tf.distribute strategy these are the values of each replica of this process: reading the variable itself
-    would sum a metric over replicas.
-    """
-
-    def __init__(self) -> None:
-        self._pairs: list[tuple[Any, tf.Tensor]] = []
-
-    def save(self, variables: Sequence[Any]) -> None:
-        """Save the current values of `variables`."""
-        local = keras_internals.local_tensors_of(variables)
-        self._pairs = [(v, tf.convert_to_tensor(v)) for v in local]
-
-    def restore(self) -> None:
-        """Restore the saved values, if any."""
-        for variable, value in self._pairs:
-            variable.assign(value)
 
 
 class Generators:
