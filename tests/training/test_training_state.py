@@ -36,7 +36,7 @@ class Worker:
     """Worker of one replica."""
 
     def __init__(self, chief=True):
-        self.chief = chief
+        self.collective = SimpleNamespace(chief=chief)
 
     def metric_values(self, variables):
         return variables

@@ -90,13 +90,14 @@ class Checkpointer:
         callbacks: Iterable[keras.callbacks.Callback],
     ) -> None:
         self.worker = worker
+        self.collective = worker.collective
         self.checkpoints = checkpoints
         self.place = place
         self.data = data
         self.settings = settings
         self._variables = training_state.Variables(model)
         self._metrics = training_state.Metrics(model, worker)
-        self._callbacks = training_state.Callbacks(callbacks, worker.chief)
+        self._callbacks = training_state.Callbacks(callbacks, worker.collective.chief)
         self._states: dict[str, training_state.State] = {
             "place": place,
             "variables": self._variables,
@@ -112,7 +113,7 @@ class Checkpointer:
         Raises:
             WorkerError: This worker differs from the first.
         """
-        of_chief, _ = self.worker.broadcast(f"{self.data} {self.settings}", {})
+        of_chief, _ = self.collective.broadcast(f"{self.data} {self.settings}", {})
         data, settings = of_chief.split()
         if data != self.data:
             raise WorkerError(
@@ -134,7 +135,7 @@ class Checkpointer:
             named |= own
             if value is not None:
                 values[name] = value
-        if self.worker.chief:
+        if self.collective.chief:
             self.checkpoints.write(self.place.seen, training_state.to_arrays(named), values)
             self._callbacks.checkpoint_written()
 
@@ -142,8 +143,8 @@ class Checkpointer:
         """Restore the newest checkpoint, which the chief reads, if there is one."""
         if self.checkpoints is None:
             return
-        newest = self.checkpoints.newest(self._variables.check) if self.worker.chief else None
-        text, arrays = self.worker.broadcast(
+        newest = self.checkpoints.newest(self._variables.check) if self.collective.chief else None
+        text, arrays = self.collective.broadcast(
             json.dumps(newest and newest.values), dict(newest.arrays) if newest else {}
         )
         values = json.loads(text)

@@ -134,9 +134,8 @@ class Loop:
         if self._synchronized:
             self.training = replace(training, steps=self._batches_of_full_rounds(training.steps))
         self._transaction = Transaction(model, self.worker)
-        self._ends_together = (
-            self.worker.single_worker
-        )  # whether all workers end after the same batch
+        # whether all workers end after the same batch
+        self._ends_together = self.worker.collective.single_worker
         self._clock = clock
         self._saved = clock()
 
@@ -197,7 +196,7 @@ class Loop:
         if place.step < self.training.steps:
             self._train()
         self.callbacks.on_epoch_end(place.epoch, {**place.logs, **self._validate()})
-        (place.ended,) = self.worker.any_worker(self.model.stop_training)
+        (place.ended,) = self.worker.collective.any(self.model.stop_training)
         place.to_epoch(place.epoch + 1)
         self._save()
 
@@ -210,8 +209,8 @@ class Loop:
             self.callbacks.on_train_batch_begin(place.step)
             logs = self._train_round(rounds) or logs
             self.callbacks.on_train_batch_end(place.step - 1, logs)
-            due = self.worker.chief and self._clock() - self._saved >= self.every_seconds
-            due, stops, self.model.stop_training = self.worker.any_worker(
+            due = self.worker.collective.chief and self._clock() - self._saved >= self.every_seconds
+            due, stops, self.model.stop_training = self.worker.collective.any(
                 due, signals.requested() is not None, self.model.stop_training
             )
             if self.model.stop_training:
@@ -235,7 +234,7 @@ class Loop:
         Raises:
             SourceError: All were.
         """
-        (used,) = self.worker.any_worker(bool(logs))
+        (used,) = self.worker.collective.any(bool(logs))
         if not used and first == 0:
             raise SourceError(
                 f"epoch {self.place.epoch + 1}: no batch could be used. Correct what was skipped, see above."
@@ -251,7 +250,7 @@ class Loop:
             logs, learned = self._on_all_workers(lambda: self._first_phase(rounds, size, step))
             if learned and (prepare := self.worker.prepare_second_pass):
                 logs, _ = self._on_all_workers(lambda: self._second_pass(prepare))
-                (skipped,) = self.worker.any_worker(not logs)
+                (skipped,) = self.worker.collective.any(not logs)
                 learned = not skipped
                 if skipped:
                     step.undo()
@@ -336,7 +335,7 @@ class Loop:
         failed: BaseException | None = None
         result = None
         # With synchronized statistics, workers wait for each other within a step: until the step or this process ends.
-        tied = self._synchronized and not self.worker.single_worker
+        tied = self._synchronized and not self.worker.collective.single_worker
         try:
             with signals.deferred() if tied else nullcontext():
                 result = work()
@@ -346,7 +345,7 @@ class Loop:
             failed = error
         stopped = isinstance(failed, Stopped)
         flags = failed is not None and not stopped, stopped, bool(result)
-        any_failed, any_stopped, any_result = self.worker.any_worker(*flags)
+        any_failed, any_stopped, any_result = self.worker.collective.any(*flags)
         self._ends_together = self._ends_together or any_failed or any_stopped
         if failed is not None:
             raise failed

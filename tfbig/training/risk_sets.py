@@ -94,7 +94,7 @@ class RiskSets(Single):
         times, events = self.observations(labels)
         _, cotangents = loss_and_cotangents(risks, times, events, loss)
         gradients = passes.gradients([cotangents[k] for k in own_members])
-        if self.chief:
+        if self.collective.chief:
             keras_internals.track_loss(model, seen["loss"], int(events.sum()))
         logs: dict[str, Any] = {}
         if len(own_members):

@@ -53,8 +53,8 @@ class SharedRiskSets(RiskSets):
         _check(model)
         self._replicas = Replicas(model)
         super().__init__(model, observations, read)
-        self.chief, self.single_worker = self._replicas.chief, self._replicas.single_worker
-        self._rank, self._workers = self._replicas.local_replicas.start, self._replicas.replicas
+        self.collective = self._workers = self._replicas.collective
+        self._rank = self._workers.local_replicas.start
         self.prepare_second_pass = self._exchange
         self._risk_set: _RiskSet | None = None
         self._steps = 0  # members of a validation
@@ -74,7 +74,7 @@ class SharedRiskSets(RiskSets):
             self._risk_set = None
             if not is_informative(*self.observations(labels)):
                 return {}
-            own = range(self._rank, len(labels), self._workers)
+            own = range(self._rank, len(labels), self._workers.replicas)
             with self._as_replica():
                 passes = Passes(self.model, Members([handles[k] for k in own], self.read))
                 found = passes.risks()
@@ -96,11 +96,11 @@ class SharedRiskSets(RiskSets):
         Its logs are empty if another worker has skipped this set.
         """
         risk_set, self._risk_set = self._risk_set, None
-        (incomplete,) = self.any_worker(risk_set is None)
+        (incomplete,) = self._workers.any(risk_set is None)
         if incomplete or risk_set is None:
             return dict
         passes, own, own_risks, dtype, labels = risk_set
-        risks = tf.cast(self._replicas.total(own_risks), dtype)
+        risks = tf.cast(self._workers.total(own_risks), dtype)
 
         def second_pass() -> dict[str, Any]:
             with self._as_replica():
@@ -130,7 +130,7 @@ class SharedRiskSets(RiskSets):
                 f"a batch of the validation has {len(labels)} members; expected 1, so that workers can share them."
             )
         run = super().prepare_test(batches, specs, step)
-        if step % self._workers != self._rank:
+        if step % self._workers.replicas != self._rank:
             return dict
 
         def test() -> dict[str, Any]:
@@ -145,16 +145,6 @@ class SharedRiskSets(RiskSets):
         """Return the values of metric variables, summed over all workers."""
         return self._replicas.metric_values(variables)
 
-    def any_worker(self, *flags: bool) -> tuple[bool, ...]:
-        """Return, for each flag, whether it is true on any worker."""
-        return self._replicas.any_worker(*flags)
-
-    def broadcast(
-        self, text: str, arrays: dict[str, np.ndarray]
-    ) -> tuple[str, dict[str, np.ndarray]]:
-        """Return the text and arrays of the chief."""
-        return self._replicas.broadcast(text, arrays)
-
     def _metrics(self) -> dict[str, float]:
         return self._replicas.results()
 
@@ -163,7 +153,7 @@ class SharedRiskSets(RiskSets):
         table = np.zeros([4, self._steps])
         for place, member in zip(self._places, self._tested, strict=True):
             table[:, place] = [*np.concatenate(member), 1]
-        risks, times, events, tested = self._replicas.total(table)
+        risks, times, events, tested = self._workers.total(table)
         inside = tested > 0
         return (risks[inside], times[inside], events[inside]) if inside.any() else ()
 

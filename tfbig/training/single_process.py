@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfbig.engine import traced_steps
 from tfbig.streaming import gradient_step
 from tfbig.system import replication, tf_errors
+from tfbig.training.collective import Alone, Collective
 from tfbig.training.gradient_sums import Sums
 
 Gradients = Sequence[Any]
@@ -38,8 +38,7 @@ class Single:
 
     Attributes:
         accumulated: Gradients since the last update of the weights; replaced, never changed in place.
-        single_worker: Whether there is no other process.
-        chief: Whether this worker reads and writes checkpoints.
+        collective: Exchange with other workers.
         replicas: Number of replicas of all workers.
         local_replicas: Indices of the replicas of this worker.
         two_phase: Whether gradients and updates are separate; if not, the optimizer updates the weights inside the
@@ -49,7 +48,7 @@ class Single:
             the function that `prepare` returned computes gradients.
     """
 
-    single_worker = chief = True
+    collective: Alone | Collective = Alone()
     replicas = 1
     local_replicas = range(1)
     prepare_second_pass: SecondPass | None = None
@@ -120,16 +119,6 @@ class Single:
     def metric_values(self, variables: dict[str, Any]) -> dict[str, Any]:
         """Return the values of metric variables, aggregated over all replicas."""
         return dict(variables)
-
-    def any_worker(self, *flags: bool) -> tuple[bool, ...]:
-        """Return, for each flag, whether it is true on any worker."""
-        return flags
-
-    def broadcast(
-        self, text: str, arrays: dict[str, np.ndarray]
-    ) -> tuple[str, dict[str, np.ndarray]]:
-        """Return the text and arrays of the chief."""
-        return text, arrays
 
     def sums(self) -> Sums:
         """Return the accumulated gradients of all replicas."""

@@ -109,7 +109,7 @@ class Metrics:
         for variable, array in zip(self.model.metrics_variables, waiting, strict=True):
             value = _value(array, variable.dtype)
             for number, part in enumerate(keras_internals.local_tensors_of([variable])):
-                is_first = self.worker.chief and number == 0
+                is_first = self.worker.collective.chief and number == 0
                 is_other = variable.aggregation == "sum" and not is_first
                 part.assign(tf.zeros_like(value) if is_other else value)
 
