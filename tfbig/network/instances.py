@@ -23,7 +23,7 @@ from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.noise import SPATIAL, GlobalGenerator
 from tfbig.network.rules.normalisation import normalise
 from tfbig.network.rules.whole_values import add_seed
-from tfbig.ops import counter_random, moments
+from tfbig.ops import counter_random, moments, slices
 from tfbig.system.keras_internals import StochasticDepth
 
 layers = keras.layers
@@ -83,17 +83,12 @@ class Instances(keras.layers.Layer):
         count = tf.shape(bags)[1]
         num_slices = -(-count // size)
 
-        def run_slice(index: Any, outputs: Any) -> Any:
+        def of_slice(index: Any, state: Any) -> Any:
             start, stop = partition(count, num_slices, index)
-            features = self._at_once(bags[:, start:stop], True)
-            return index + 1, outputs.write(index, tf.einsum("ab...->ba...", features))
+            return self._at_once(bags[:, start:stop], True), state
 
         dtype = self.model.compute_output_spec(self._instance_spec(bags), training=True).dtype
-        outputs = tf.TensorArray(dtype, num_slices, infer_shape=False)
-        _, outputs = tf.while_loop(
-            lambda index, _: index < num_slices, run_slice, (0, outputs), parallel_iterations=1
-        )
-        features = tf.einsum("ab...->ba...", outputs.concat())
+        features, _ = slices.joined(of_slice, num_slices, dtype)
         return tf.ensure_shape(features, self.compute_output_shape(bags.shape))
 
     def _at_once(self, bags: Any, training: bool | None) -> Any:
