@@ -25,6 +25,7 @@ from tfbig.network.rules.normalisation import normalise
 from tfbig.network.rules.whole_values import add_seed
 from tfbig.ops import counter_random, moments, slices
 from tfbig.system.keras_internals import StochasticDepth
+from tfbig.system.parts import WithParts
 
 layers = keras.layers
 NOISE = (layers.GaussianNoise, layers.GaussianDropout)
@@ -32,7 +33,7 @@ DROPS = (layers.Dropout, *SPATIAL, StochasticDepth)
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
-class Instances(keras.layers.Layer):
+class Instances(WithParts, keras.layers.Layer):
     """Layer that applies a model to every instance of a bag: `[N, n, ...]` to `[N, n, d]`.
 
     All instances of all N bags are one batch of the model, so in training its BatchNormalization uses the statistics of
@@ -57,6 +58,8 @@ class Instances(keras.layers.Layer):
         >>> tfbig.layers.Instances(encoder)(bag).shape
         TensorShape([2, 5, 4])
     """
+
+    PARTS = ("model",)
 
     def __init__(self, model: keras.Model, norm_slice: int | None = None, **options: Any) -> None:
         super().__init__(**options)
@@ -114,15 +117,7 @@ class Instances(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Return the config, with the serialised model."""
-        model = keras.saving.serialize_keras_object(self.model)
-        return super().get_config() | {"model": model, "norm_slice": self.norm_slice}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Instances:
-        """Create a layer from its config."""
-        config = dict(config)
-        model = keras.saving.deserialize_keras_object(config.pop("model"), custom_objects)
-        return cls(model, **config)
+        return super().get_config() | {"norm_slice": self.norm_slice} | self.parts_config()
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,15 @@ from tfbig.patchgd.latent_grid import check_encoder, shaped, slice_size
 from tfbig.patchgd.patch_reader import PatchReader
 from tfbig.streaming import gradient_step
 from tfbig.system import backend, keras_internals, replication, tf_errors, xla
+from tfbig.system.parts import WithParts
 
 LARGE_BYTES = 2**30
 """Bytes from which a latent grid stays on the host if there is an accelerator."""
 
 
-class PatchModel(xla.Choice, tf_errors.Unwrapped, patch_sampling.DrawCounter, keras.Model):
+class PatchModel(
+    WithParts, xla.Choice, tf_errors.Unwrapped, patch_sampling.DrawCounter, keras.Model
+):
     """Base class of models with an encoder of patches and further layers over their codes.
 
     Subclasses name these layers in `PARTS`, and their other arguments in `SETTINGS`.
@@ -29,7 +32,6 @@ class PatchModel(xla.Choice, tf_errors.Unwrapped, patch_sampling.DrawCounter, ke
     Args: as in `tfbig.PatchGD`.
     """
 
-    PARTS: tuple[str, ...] = ("encoder",)
     SETTINGS: tuple[str, ...] = ()
     SHARED = (
         *("patch", "sampling", "inner_steps", "accumulate", "sampler", "filling_norm"),
@@ -109,20 +111,8 @@ class PatchModel(xla.Choice, tf_errors.Unwrapped, patch_sampling.DrawCounter, ke
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of the model."""
-        parts = {
-            name: keras.saving.serialize_keras_object(getattr(self, name)) for name in self.PARTS
-        }
-        return {name: getattr(self, name) for name in (*self.SHARED, *self.SETTINGS)} | parts
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Return a model from its config."""
-        config = dict(config)
-        parts = [
-            keras.saving.deserialize_keras_object(config.pop(name), custom_objects)
-            for name in cls.PARTS
-        ]
-        return cls(*parts, **config)
+        own = {name: getattr(self, name) for name in (*self.SHARED, *self.SETTINGS)}
+        return own | self.parts_config()
 
     def latent(self, images: Any) -> tf.Tensor:
         """Return Z of images, `[N, *cells, d]`, computed as in inference.

@@ -13,6 +13,7 @@ from tfbig.geometry import patch_grid
 from tfbig.patchgd import patch_sampling, slice_encoder
 from tfbig.patchgd.patch_reader import PatchReader
 from tfbig.system import keras_internals
+from tfbig.system.parts import WithParts
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
@@ -59,7 +60,7 @@ class SideBySide(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
-class LatentGrid(patch_sampling.DrawCounter, keras.layers.Layer):
+class LatentGrid(WithParts, patch_sampling.DrawCounter, keras.layers.Layer):
     """Codes of all patches of an image at their places: `[N, *extents, C]` to Z `[N, *cells, d]`.
 
     Without `sampling` it is a plain layer: all patches are one batch of the encoder. With `sampling` it trains by
@@ -99,6 +100,8 @@ class LatentGrid(patch_sampling.DrawCounter, keras.layers.Layer):
         >>> bool(np.allclose(z[0, 1, 2], encoder(image[:, 4:8, 8:12])[0]))
         True
     """
+
+    PARTS = ("encoder",)
 
     def __init__(
         self,
@@ -190,19 +193,8 @@ class LatentGrid(patch_sampling.DrawCounter, keras.layers.Layer):
             "filling_norm",
             "seed",
         )
-        encoder = keras.saving.serialize_keras_object(self.encoder)
-        return (
-            super().get_config()
-            | {name: getattr(self, name) for name in names}
-            | {"encoder": encoder}
-        )
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> LatentGrid:
-        """Return a layer from its config."""
-        config = dict(config)
-        encoder = keras.saving.deserialize_keras_object(config.pop("encoder"), custom_objects)
-        return cls(encoder, **config)
+        own = {name: getattr(self, name) for name in names}
+        return super().get_config() | own | self.parts_config()
 
 
 def patch_model(

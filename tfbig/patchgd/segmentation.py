@@ -22,10 +22,11 @@ from tfbig.patchgd.latent_grid import LatentGrid, filled, interleaved, replaced,
 from tfbig.patchgd.patch_reader import PatchReader
 from tfbig.streaming import gradient_step
 from tfbig.system import keras_internals, tf_errors
+from tfbig.system.parts import WithParts
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
-class Mask(keras.layers.Layer):
+class Mask(WithParts, keras.layers.Layer):
     """Layer from Z `[N, *cells, ...]` to the mask `[N, *extents, K]`: decodes every cell with the cells around it.
 
     Args:
@@ -35,6 +36,8 @@ class Mask(keras.layers.Layer):
         context: Number of adjacent cells on each side that the decoder sees too; zeros outside the image.
         **options: Options of `keras.layers.Layer`, such as `name`.
     """
+
+    PARTS = ("decoder",)
 
     def __init__(
         self, decoder: keras.Model, patch: Sequence[int], context: int = 0, **options: Any
@@ -71,16 +74,8 @@ class Mask(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of the layer."""
-        decoder = keras.saving.serialize_keras_object(self.decoder)
-        config = {"decoder": decoder, "patch": self.patch, "context": self.context}
-        return super().get_config() | config
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Mask:
-        """Return a layer from its config."""
-        config = dict(config)
-        decoder = keras.saving.deserialize_keras_object(config.pop("decoder"), custom_objects)
-        return cls(decoder, **config)
+        own = {"patch": self.patch, "context": self.context}
+        return super().get_config() | own | self.parts_config()
 
 
 class Windows:
