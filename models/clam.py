@@ -179,9 +179,9 @@ class CLAM(BagLayer):
         """
         a = ops.stop_gradient(a)
         ends = [largest(end, self.samples) for end in (a, -a)]
-        places, exists = (ops.concatenate(parts, axis=-1) for parts in zip(*ends, strict=True))
+        indices, exists = (ops.concatenate(parts, axis=-1) for parts in zip(*ends, strict=True))
         shape = (ops.shape(h)[0], self.branches, 2 * self.samples, self.classes, 2)
-        flat = ops.reshape(places, (shape[0], -1))
+        flat = ops.reshape(indices, (shape[0], -1))
         items = ops.take_along_axis(h, flat[..., None], axis=1)
         logits = at_least_float32(ops.reshape(self.instances(items), shape))
         logits = ops.where(exists[..., None, None], logits, NEVER)

@@ -173,11 +173,11 @@ class DTFDMIL(BagLayer):
         batch, count = ops.shape(h)[0], ops.shape(h)[1]
         _check_size(count, self.groups)
         if training and self.shuffle:
-            places = ops.argsort(keras.random.uniform((batch, count), seed=self.generator))
+            ranks = ops.argsort(keras.random.uniform((batch, count), seed=self.generator))
         else:
-            places = ops.broadcast_to(ops.arange(count, dtype="int32"), (batch, count))
+            ranks = ops.broadcast_to(ops.arange(count, dtype="int32"), (batch, count))
         groups = ops.arange(self.groups, dtype="int32")[:, None]
-        return ops.equal(places[:, None] % self.groups, groups)
+        return ops.equal(ranks[:, None] % self.groups, groups)
 
     def _weights(self, h: tf.Tensor, members: tf.Tensor) -> tf.Tensor:
         """Return the attention in each pseudo-bag, `[N, groups, n]`: exactly 0 for instances of other pseudo-bags."""

@@ -47,8 +47,8 @@ def largest(values: tf.Tensor, most: int) -> tuple[tf.Tensor, tf.Tensor]:
         Indices and a mask of those that exist, both `[N, k, most]`.
     """
     padded = ops.pad(values, [[0, 0], [0, 0], [0, most]], constant_values=NEVER)
-    top, places = ops.top_k(padded, most)
-    return ops.minimum(places, ops.shape(values)[2] - 1), top > NEVER
+    top, indices = ops.top_k(padded, most)
+    return ops.minimum(indices, ops.shape(values)[2] - 1), top > NEVER
 
 
 def at_least_float32(x: tf.Tensor) -> tf.Tensor:

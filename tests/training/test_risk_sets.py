@@ -182,7 +182,7 @@ def test_a_stop_within_a_set_undoes_it(tmp_path, monkeypatch):
     steps = loop(model, checkpoints=Checkpoints(tmp_path, "a run"))
     with pytest.raises(Stopped):
         steps.run()
-    assert steps.place.step == 0
+    assert steps.position.step == 0
     for found, weights in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(found, weights)
 

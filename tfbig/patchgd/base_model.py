@@ -124,8 +124,8 @@ class PatchModel(
         codes = slice_encoder.fill(
             self.encoder,
             patches.take,
-            patches.places(),
-            self.slice(patches),
+            patches.indices(),
+            self.patches_per_slice(patches),
             training=False,
             on_host=self.on_host(patches),
         )
@@ -143,7 +143,7 @@ class PatchModel(
         options = (channels, self.source_dtype, exact, self.extents)
         return PatchReader(images, self.patch, self.stride, *options)
 
-    def slice(self, patches: PatchReader) -> Any:
+    def patches_per_slice(self, patches: PatchReader) -> Any:
         """Return the number of patches of each image in a slice of the encoder.
 
         Args:
@@ -192,7 +192,7 @@ class TrainingStep:
         self.choose = patch_sampling.Chooser(
             model.sampling, model.sampler, scale, batch, count, self.seed
         )
-        self.slice = slice_size(model.patches_at_once, batch, self.choose.size)
+        self.patches_per_slice = slice_size(model.patches_at_once, batch, self.choose.size)
         self.on_host = model.on_host(self.patches)
-        self.total = model.inner_steps or self.choose.num_sets
+        self.num_inner_steps = model.inner_steps or self.choose.num_sets
         self.variables = keras_internals.tensors_of(model.trainable_variables)

@@ -35,7 +35,7 @@ Take = Callable[[tf.Tensor], tf.Tensor]
 def fill(
     encoder: keras.Model,
     take: Take,
-    places: tf.Tensor,
+    indices: tf.Tensor,
     size: Any,
     training: bool,
     on_host: bool = False,
@@ -45,7 +45,7 @@ def fill(
     Args:
         encoder: Model from patches `[B, *patch, C]` to codes `[B, ...]`.
         take: Function that reads patches.
-        places: Numbers of the patches, `[N, k]`.
+        indices: Numbers of the patches, `[N, k]`.
         size: Largest number of patches of each image in a slice.
         training: Whether BatchNormalization has the statistics of the slice and updates its moving ones, and dropout is
             active.
@@ -56,7 +56,7 @@ def fill(
     """
     weights = [tf.stop_gradient(w) for w in _values(encoder.trainable_variables)]
     state = _values(encoder.non_trainable_variables)
-    codes, state = _PatchSlices(encoder, take, places, size, training).forward(
+    codes, state = _PatchSlices(encoder, take, indices, size, training).forward(
         weights, state, on_host
     )
     if training:
@@ -65,7 +65,7 @@ def fill(
 
 
 def encode(
-    encoder: keras.Model, take: Take, places: tf.Tensor, size: Any, training: bool = True
+    encoder: keras.Model, take: Take, indices: tf.Tensor, size: Any, training: bool = True
 ) -> tf.Tensor:
     """Return the codes of patches, with a gradient for the encoder's weights.
 
@@ -75,16 +75,16 @@ def encode(
     Args:
         encoder: As in `fill`.
         take: As in `fill`.
-        places: As in `fill`.
+        indices: As in `fill`.
         size: As in `fill`.
         training: As in `fill`.
     """
     weights = _values(encoder.trainable_variables)
     state = _values(encoder.non_trainable_variables)
-    if isinstance(size, int) and places.shape[1] is not None and places.shape[1] <= size:
-        codes, state = _apply(encoder, take(places), weights, state, training)
+    if isinstance(size, int) and indices.shape[1] is not None and indices.shape[1] <= size:
+        codes, state = _apply(encoder, take(indices), weights, state, training)
     else:
-        patches = _PatchSlices(encoder, take, places, size, training)
+        patches = _PatchSlices(encoder, take, indices, size, training)
         codes, *state = patches.recomputed(weights, state)
     if training:
         _assign_state(encoder, state)
@@ -153,10 +153,10 @@ class _PatchSlices:
     """
 
     def __init__(
-        self, encoder: keras.Model, take: Take, places: tf.Tensor, size: Any, training: bool
+        self, encoder: keras.Model, take: Take, indices: tf.Tensor, size: Any, training: bool
     ) -> None:
-        self.encoder, self.take, self.places, self.training = encoder, take, places, training
-        self.count = tf.shape(places)[1]
+        self.encoder, self.take, self.indices, self.training = encoder, take, indices, training
+        self.count = tf.shape(indices)[1]
         self.num_slices = -(-self.count // tf.maximum(size, 1))
 
     def forward(
@@ -176,7 +176,7 @@ class _PatchSlices:
             device=HOST if on_host else None,
             at_once=AT_ONCE,
         )
-        return tf.ensure_shape(codes, [*self.places.shape, *code_shape(self.encoder)]), state
+        return tf.ensure_shape(codes, [*self.indices.shape, *code_shape(self.encoder)]), state
 
     def recomputed(self, weights: list[tf.Tensor], state: list[tf.Tensor]) -> Any:
         """Return `(codes, *state after them)`, differentiable with respect to `weights`."""
@@ -215,5 +215,5 @@ class _PatchSlices:
     def _codes(
         self, start: tf.Tensor, stop: tf.Tensor, weights: list[tf.Tensor], state: list[tf.Tensor]
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        patches = self.take(self.places[:, start:stop])
+        patches = self.take(self.indices[:, start:stop])
         return _apply(self.encoder, patches, weights, state, self.training)

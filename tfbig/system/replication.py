@@ -38,7 +38,7 @@ def accelerator_of(place: int) -> str | None:
     return f"/{spec.device_type}:{spec.device_index}" if has_accelerator else None
 
 
-def number() -> int:
+def replica_index() -> int:
     """Return the index, over all workers, of the replica that is being traced or run."""
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group
     return int(tf.get_static_value(replica) if tf.is_tensor(replica) else replica)
@@ -51,7 +51,7 @@ def device() -> str | None:
     if current is not None or context is None or not tf.distribute.has_strategy():
         return current
     count = len(tf.distribute.get_strategy().extended.worker_devices)
-    return accelerator_of(number() % count if count > 1 else 0)
+    return accelerator_of(replica_index() % count if count > 1 else 0)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from tfbig.training.single_process import Single
 
 
 @dataclass
-class Place:
+class Position:
     """Position of a training run. Checkpoints contain these fields by name.
 
     Attributes:
@@ -73,7 +73,7 @@ class Checkpointer:
         model: Compiled model.
         worker: Worker that trains it.
         checkpoints: Checkpoint files; None writes and reads nothing.
-        place: Position of the run.
+        position: Position of the run.
         data: Digest of the training data.
         settings: Digest of the settings that must be equal on all workers.
         callbacks: Callbacks of the run, some of them with state.
@@ -84,7 +84,7 @@ class Checkpointer:
         model: keras.Model,
         worker: Single | Replicas,
         checkpoints: Checkpoints | None,
-        place: Place,
+        position: Position,
         data: str,
         settings: str,
         callbacks: Iterable[keras.callbacks.Callback],
@@ -92,14 +92,14 @@ class Checkpointer:
         self.worker = worker
         self.collective = worker.collective
         self.checkpoints = checkpoints
-        self.place = place
+        self.position = position
         self.data = data
         self.settings = settings
         self._variables = training_state.Variables(model)
         self._metrics = training_state.Metrics(model, worker)
         self._callbacks = training_state.Callbacks(callbacks, worker.collective.chief)
         self._states: dict[str, training_state.State] = {
-            "place": place,
+            "place": position,
             "variables": self._variables,
             "metrics": self._metrics,
             "sums": training_state.Gradients(model, worker),
@@ -136,7 +136,7 @@ class Checkpointer:
             if value is not None:
                 values[name] = value
         if self.collective.chief:
-            self.checkpoints.write(self.place.seen, training_state.to_arrays(named), values)
+            self.checkpoints.write(self.position.seen, training_state.to_arrays(named), values)
             self._callbacks.checkpoint_written()
 
     def read(self) -> None:
@@ -157,13 +157,13 @@ class Checkpointer:
 
     def set_metrics(self) -> None:
         """Restore the metrics of the epoch, once a batch has created their variables."""
-        self._metrics.assign(in_epoch=self.place.step > 0)
+        self._metrics.assign(in_epoch=self.position.step > 0)
 
     def _restart_epoch(self) -> None:
         """Start the epoch again, because the images or the batch size differ; the weights remain."""
         print(
-            f"the images or the batch size have changed: epoch {self.place.epoch + 1} starts again",
+            f"the images or the batch size have changed: epoch {self.position.epoch + 1} starts again",
             file=sys.stderr,
         )
-        self.place.to_epoch(self.place.epoch)
+        self.position.to_epoch(self.position.epoch)
         self.worker.set_sums(Sums())

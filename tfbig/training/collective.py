@@ -52,8 +52,8 @@ class Collective:
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self.strategy = strategy
         self.replicas = strategy.num_replicas_in_sync
-        numbers = tf.function(lambda: strategy.run(_number), autograph=False)()
-        ids = [int(i) for i in self.local(numbers)]
+        indices = tf.function(lambda: strategy.run(_replica_index), autograph=False)()
+        ids = [int(i) for i in self.local(indices)]
         self.local_replicas = range(ids[0], ids[-1] + 1)
         self.chief = self.local_replicas.start == 0
         self.single_worker = len(self.local_replicas) == self.replicas
@@ -158,5 +158,5 @@ def lost() -> WorkerError:
     )
 
 
-def _number() -> tf.Tensor:
-    return tf.constant(replication.number())
+def _replica_index() -> tf.Tensor:
+    return tf.constant(replication.replica_index())

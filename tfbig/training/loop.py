@@ -16,7 +16,7 @@ from tfbig.errors import NonFiniteError, SourceError, Stopped, TfbigError, Worke
 from tfbig.system import keras_internals, signals, tf_errors
 from tfbig.training import training_state
 from tfbig.training.checkpoint_files import Checkpoints
-from tfbig.training.checkpointing import Checkpointer, Place
+from tfbig.training.checkpointing import Checkpointer, Position
 from tfbig.training.replicas import Replicas
 from tfbig.training.rounds import Epochs, Rounds
 from tfbig.training.single_process import SecondPass, Single, as_numbers
@@ -59,7 +59,7 @@ class Loop:
             `fit`. By default, it is that of the strategy.
 
     Attributes:
-        place: Position of the training: `place.epoch` finished epochs and `place.step` batches of the next.
+        position: Position of the training: `position.epoch` finished epochs and `position.step` batches of the next.
 
     Raises:
         ValueError: Two callbacks with state are of the same class, `accumulate` is above 1 for a model whose optimizer
@@ -77,7 +77,7 @@ class Loop:
         ...     model.compile("sgd", "mse")
         ...     loop = Loop(model, Epochs(2, batches), epochs=epochs, checkpoints=Checkpoints("checkpoints", "a run"))
         ...     loop.run()
-        ...     return int(model.optimizer.iterations), loop.place.epoch
+        ...     return int(model.optimizer.iterations), loop.position.epoch
         >>> train(epochs=1)
         (2, 1)
         >>> train(epochs=3)  # resumes after the first epoch
@@ -108,7 +108,7 @@ class Loop:
         self.accumulate = accumulate
         self.every_seconds = every_seconds
         self.left_out = left_out
-        self.place = Place()
+        self.position = Position()
         self.callbacks = keras.callbacks.CallbackList(
             list(callbacks),
             add_progbar=verbose != 0,
@@ -125,7 +125,7 @@ class Loop:
             model,
             self.worker,
             checkpoints,
-            self.place,
+            self.position,
             training_state.digest(training.steps, *training.names),
             training_state.digest(epochs, accumulate, alike),
             callbacks,
@@ -160,10 +160,10 @@ class Loop:
         """
         self._on_all_workers(self._checkpointer.check)
         self._checkpointer.read()
-        self.model.stop_training = self.place.ended
+        self.model.stop_training = self.position.ended
         self.callbacks.on_train_begin()
         try:
-            while self.place.epoch < self.epochs and not self.place.ended:
+            while self.position.epoch < self.epochs and not self.position.ended:
                 self._run_epoch()
         except BaseException:
             self._save_last()
@@ -189,36 +189,36 @@ class Loop:
     # ------------------------------------------------------------------- an epoch
 
     def _run_epoch(self) -> None:
-        place = self.place
-        if place.step == 0:
+        position = self.position
+        if position.step == 0:
             self.worker.reset(self.training.steps)
-        self.callbacks.on_epoch_begin(place.epoch)
-        if place.step < self.training.steps:
+        self.callbacks.on_epoch_begin(position.epoch)
+        if position.step < self.training.steps:
             self._train()
-        self.callbacks.on_epoch_end(place.epoch, {**place.logs, **self._validate()})
-        (place.ended,) = self.worker.collective.any(self.model.stop_training)
-        place.to_epoch(place.epoch + 1)
+        self.callbacks.on_epoch_end(position.epoch, {**position.logs, **self._validate()})
+        (position.ended,) = self.worker.collective.any(self.model.stop_training)
+        position.to_epoch(position.epoch + 1)
         self._save()
 
     def _train(self) -> None:
-        place = self.place
-        first = place.step
+        position = self.position
+        first = position.step
         rounds = self._rounds(self.training)
         logs: dict[str, float] = {}
-        while place.step < self.training.steps and not self.model.stop_training:
-            self.callbacks.on_train_batch_begin(place.step)
+        while position.step < self.training.steps and not self.model.stop_training:
+            self.callbacks.on_train_batch_begin(position.step)
             logs = self._train_round(rounds) or logs
-            self.callbacks.on_train_batch_end(place.step - 1, logs)
+            self.callbacks.on_train_batch_end(position.step - 1, logs)
             due = self.worker.collective.chief and self._clock() - self._saved >= self.every_seconds
             due, stops, self.model.stop_training = self.worker.collective.any(
                 due, signals.requested() is not None, self.model.stop_training
             )
             if self.model.stop_training:
                 self._apply()
-            if place.step == self.training.steps:
+            if position.step == self.training.steps:
                 self._check_used(logs, first)
-            if due or stops or self.model.stop_training or place.step == self.training.steps:
-                place.logs = self.worker.results()
+            if due or stops or self.model.stop_training or position.step == self.training.steps:
+                position.logs = self.worker.results()
             if stops:
                 self._stop()
             if due:
@@ -237,15 +237,15 @@ class Loop:
         (used,) = self.worker.collective.any(bool(logs))
         if not used and first == 0:
             raise SourceError(
-                f"epoch {self.place.epoch + 1}: no batch could be used. Correct what was skipped, see above."
+                f"epoch {self.position.epoch + 1}: no batch could be used. Correct what was skipped, see above."
             )
 
     def _rounds(self, epochs: Epochs) -> Rounds:
-        return Rounds(epochs, self.place.epoch, self.worker.local_replicas, self.worker.replicas)
+        return Rounds(epochs, self.position.epoch, self.worker.local_replicas, self.worker.replicas)
 
     def _train_round(self, rounds: Rounds) -> dict[str, float]:
         """Train on one round; every `accumulate` rounds, update the weights."""
-        place, size = self.place, self._round_size()
+        position, size = self.position, self._round_size()
         with self._transaction as step:
             logs, learned = self._on_all_workers(lambda: self._first_phase(rounds, size, step))
             if learned and (prepare := self.worker.prepare_second_pass):
@@ -255,8 +255,11 @@ class Loop:
                 if skipped:
                     step.undo()
             step.commit()
-            place.add(size, learned)
-            if place.step == self.training.steps or place.batches >= self._batches_of_an_update:
+            position.add(size, learned)
+            if (
+                position.step == self.training.steps
+                or position.batches >= self._batches_of_an_update
+            ):
                 self._apply()
         return logs
 
@@ -271,10 +274,10 @@ class Loop:
         It is the number of replicas, except at the end of an epoch, and where another number of replicas has left off
         between two updates: the update has the same batches then.
         """
-        place, most = self.place, self.worker.replicas
+        position, most = self.position, self.worker.replicas
         if not self._synchronized:  # its statistics are those of full rounds
-            most = max(1, min(most, self._batches_of_an_update - place.batches))
-        return min(most, self.training.steps - place.step)
+            most = max(1, min(most, self._batches_of_an_update - position.batches))
+        return min(most, self.training.steps - position.step)
 
     def _first_phase(self, rounds: Rounds, size: int, step: Transaction) -> dict[str, float]:
         """Compute the gradients of a round and return logs; without logs, the round is skipped."""
@@ -289,7 +292,7 @@ class Loop:
 
         signals.check()
         try:
-            batches, specs = rounds.read(self.place.step, size)
+            batches, specs = rounds.read(self.position.step, size)
             logs = tf_errors.retry_with_less_memory(self.model, run)
         except SourceError as error:
             self._skip_or_raise(error)
@@ -312,9 +315,9 @@ class Loop:
         """Update the weights, if there are gradients."""
         with self._transaction as step:
             step.commit()
-            if self.place.learned:
+            if self.position.learned:
                 self.worker.apply()
-            self.place.stepped()
+            self.position.stepped()
 
     def _skip_or_raise(self, error: SourceError) -> None:
         """Skip a batch that cannot be read if `left_out` is set and this is possible; otherwise raise."""
@@ -363,8 +366,9 @@ class Loop:
 
     def _check(self, logs: dict[str, float]) -> None:
         if not math.isfinite(logs.get("loss", 0.0)):
+            position = self.position
             raise NonFiniteError(
-                f"step {self.place.step + 1} of epoch {self.place.epoch + 1}: the loss is {logs['loss']}, expected a "
+                f"step {position.step + 1} of epoch {position.epoch + 1}: the loss is {logs['loss']}, expected a "
                 f"finite number. Lower the learning rate (now {self._learning_rate():g}), or use "
                 "--precision float32."
             )

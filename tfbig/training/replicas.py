@@ -203,7 +203,7 @@ class Replicas:
             for variable, total in zip(moving, all_reduced(moving), strict=True):
                 variable.assign(total / self.replicas)
             # A replica without a batch drew no numbers; the first replica always has a batch.
-            first = tf.cast(replication.number() == 0, tf.float64)
+            first = tf.cast(replication.replica_index() == 0, tf.float64)
             seeds = keras_internals.tensors_of(_seeds(self.model))
             drawn = all_reduced([tf.cast(v, tf.float64) * first for v in seeds])
             for variable, number in zip(seeds, drawn, strict=True):
@@ -223,15 +223,15 @@ class _Traced:
         self._traces: dict[Any, Any] = {}
         with strategy.scope():
             count = len(strategy.extended.worker_devices)
-            self._devices = [replication.accelerator_of(place) for place in range(count)]
+            self._devices = [replication.accelerator_of(replica) for replica in range(count)]
 
     def ready(self, batches: Batches, specs: Any) -> Callable[[], list[Any]]:
         """Return the traced step on these batches."""
         inner = self.inner
         flat, kinds, empty = zip(*(inner.flat(b, specs) for b in batches), strict=True)
         layouts = []
-        for place, (structure, tensors_of) in enumerate(zip(empty, flat, strict=True)):
-            with replication.use_device(self._devices[place]):
+        for replica, (structure, tensors_of) in enumerate(zip(empty, flat, strict=True)):
+            with replication.use_device(self._devices[replica]):
                 layouts.append(inner.layout(traced_steps.unflatten(structure, tensors_of)))
         key = tuple(layouts), repr(empty), repr(kinds)
         tensors = [t for each in flat for t in each]
@@ -247,19 +247,21 @@ class _Traced:
             results: dict[int, Any] = {}
 
             def one() -> None:
-                place = replication.number() - first
-                if place >= len(layouts):
+                replica = replication.replica_index() - first
+                if replica >= len(layouts):
                     return  # no batch for this replica
-                begin = sum(sizes[:place])
-                data = traced_steps.unflatten(empty[place], tensors[begin : begin + sizes[place]])
+                begin = sum(sizes[:replica])
+                data = traced_steps.unflatten(
+                    empty[replica], tensors[begin : begin + sizes[replica]]
+                )
                 with (
-                    replication.use_device(self._devices[place]),
-                    self.inner.using(*layouts[place]),
+                    replication.use_device(self._devices[replica]),
+                    self.inner.using(*layouts[replica]),
                 ):
-                    results[place] = self.inner.step(data)
+                    results[replica] = self.inner.step(data)
 
             self.strategy.run(one)
-            return [results[place] for place in range(len(layouts))]
+            return [results[replica] for replica in range(len(layouts))]
 
         first = self.first
         function = tf.function(run, input_signature=kinds, autograph=False)

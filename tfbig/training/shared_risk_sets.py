@@ -58,12 +58,12 @@ class SharedRiskSets(RiskSets):
         self.prepare_second_pass = self._exchange
         self._risk_set: _RiskSet | None = None
         self._steps = 0  # members of a validation
-        self._places: list[int] = []  # of the members that this worker has tested
+        self._tested_members: list[int] = []  # those of this worker
 
     def reset(self, steps: int) -> None:
         """Reset the metrics, and forget the risks of the last validation."""
         super().reset(steps)
-        self._steps, self._places = steps, []
+        self._steps, self._tested_members = steps, []
 
     def prepare(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
         """Return the first pass over the members of this worker; its logs are empty if the risk set has no gradient."""
@@ -136,7 +136,7 @@ class SharedRiskSets(RiskSets):
         def test() -> dict[str, Any]:
             with self._as_replica():
                 logs = run()
-            self._places.append(step)
+            self._tested_members.append(step)
             return logs
 
         return test
@@ -151,8 +151,8 @@ class SharedRiskSets(RiskSets):
     def _observed(self) -> tuple[np.ndarray, ...]:
         """Return the risks, times and events that all workers have tested, in the order of the validation."""
         table = np.zeros([4, self._steps])
-        for place, member in zip(self._places, self._tested, strict=True):
-            table[:, place] = [*np.concatenate(member), 1]
+        for index, member in zip(self._tested_members, self._tested, strict=True):
+            table[:, index] = [*np.concatenate(member), 1]
         risks, times, events, tested = self._workers.total(table)
         inside = tested > 0
         return (risks[inside], times[inside], events[inside]) if inside.any() else ()
