@@ -41,7 +41,7 @@ def test_an_error_undoes_all_but_the_update_of_the_weights(step):
         step.change()
         raise RuntimeError
     assert step.state() == (2.0, 0, "before")
-    assert transaction.is_whole
+    assert transaction.is_consistent
 
 
 def test_an_error_before_the_beginning_changes_nothing(step):
@@ -52,7 +52,7 @@ def test_an_error_before_the_beginning_changes_nothing(step):
     with pytest.raises(RuntimeError), transaction:
         raise RuntimeError
     assert step.state() == (2.0, 1, "after")
-    assert transaction.is_whole
+    assert transaction.is_consistent
 
 
 def test_an_error_after_the_commit_leaves_the_model_between_two_steps(step):
@@ -62,7 +62,7 @@ def test_an_error_after_the_commit_leaves_the_model_between_two_steps(step):
         transaction.commit()
         raise RuntimeError
     assert step.state() == (2.0, 1, "after")
-    assert not transaction.is_whole
+    assert not transaction.is_consistent
 
 
 def test_an_attempt_can_be_undone_and_made_again(step):
@@ -72,6 +72,6 @@ def test_an_attempt_can_be_undone_and_made_again(step):
             transaction.begin()
             step.change()
         transaction.commit()
-        assert not transaction.is_whole
+        assert not transaction.is_consistent
     assert step.state() == (2.0, 1, "after")
-    assert transaction.is_whole
+    assert transaction.is_consistent

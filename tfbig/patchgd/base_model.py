@@ -41,6 +41,7 @@ class PatchModel(
     def __init__(
         self,
         encoder: keras.Model,
+        *,
         patch: int | Sequence[int],
         stride: int | Sequence[int] | None,
         sampling: float | int,

@@ -120,6 +120,7 @@ class Loop:
         distributed = keras_internals.strategy_of(model) is not None
         usual = Replicas if distributed else Single
         self.worker: Single | Replicas = (worker or usual)(model)
+        self._collective = self.worker.collective
         _check_accumulation(model, self.worker, accumulate)
         self._checkpointer = Checkpointer(
             model,
@@ -135,7 +136,7 @@ class Loop:
             self.training = replace(training, steps=self._batches_of_full_rounds(training.steps))
         self._transaction = Transaction(model, self.worker)
         # whether all workers end after the same batch
-        self._ends_together = self.worker.collective.single_worker
+        self._ends_together = self._collective.single_worker
         self._clock = clock
         self._saved = clock()
 
@@ -172,14 +173,14 @@ class Loop:
         self.callbacks.on_train_end()
 
     def _save(self) -> None:
-        with self._transaction as step:
-            step.commit()  # a failure would repeat in `_save_last`
+        with self._transaction as changes:
+            changes.commit()  # a failure would repeat in `_save_last`
             self._checkpointer.write()
         self._saved = self._clock()
 
     def _save_last(self) -> None:
         """Write a checkpoint before training ends by an error, which must remain the one that is raised."""
-        if not (self._transaction.is_whole and self._ends_together):
+        if not (self._transaction.is_consistent and self._ends_together):
             return
         try:
             self._save()
@@ -196,7 +197,7 @@ class Loop:
         if position.step < self.training.steps:
             self._train()
         self.callbacks.on_epoch_end(position.epoch, {**position.logs, **self._validate()})
-        (position.ended,) = self.worker.collective.any(self.model.stop_training)
+        (position.ended,) = self._collective.any(self.model.stop_training)
         position.to_epoch(position.epoch + 1)
         self._save()
 
@@ -209,8 +210,8 @@ class Loop:
             self.callbacks.on_train_batch_begin(position.step)
             logs = self._train_round(rounds) or logs
             self.callbacks.on_train_batch_end(position.step - 1, logs)
-            due = self.worker.collective.chief and self._clock() - self._saved >= self.every_seconds
-            due, stops, self.model.stop_training = self.worker.collective.any(
+            due = self._collective.chief and self._clock() - self._saved >= self.every_seconds
+            due, stops, self.model.stop_training = self._collective.any(
                 due, signals.requested() is not None, self.model.stop_training
             )
             if self.model.stop_training:
@@ -234,7 +235,7 @@ class Loop:
         Raises:
             SourceError: All were.
         """
-        (used,) = self.worker.collective.any(bool(logs))
+        (used,) = self._collective.any(bool(logs))
         if not used and first == 0:
             raise SourceError(
                 f"epoch {self.position.epoch + 1}: no batch could be used. Correct what was skipped, see above."
@@ -246,15 +247,15 @@ class Loop:
     def _train_round(self, rounds: Rounds) -> dict[str, float]:
         """Train on one round; every `accumulate` rounds, update the weights."""
         position, size = self.position, self._round_size()
-        with self._transaction as step:
-            logs, learned = self._on_all_workers(lambda: self._first_phase(rounds, size, step))
+        with self._transaction as changes:
+            logs, learned = self._on_all_workers(lambda: self._first_phase(rounds, size, changes))
             if learned and (prepare := self.worker.prepare_second_pass):
                 logs, _ = self._on_all_workers(lambda: self._second_pass(prepare))
-                (skipped,) = self.worker.collective.any(not logs)
+                (skipped,) = self._collective.any(not logs)
                 learned = not skipped
                 if skipped:
-                    step.undo()
-            step.commit()
+                    changes.undo()
+            changes.commit()
             position.add(size, learned)
             if (
                 position.step == self.training.steps
@@ -279,15 +280,15 @@ class Loop:
             most = max(1, min(most, self._batches_of_an_update - position.batches))
         return min(most, self.training.steps - position.step)
 
-    def _first_phase(self, rounds: Rounds, size: int, step: Transaction) -> dict[str, float]:
+    def _first_phase(self, rounds: Rounds, size: int, changes: Transaction) -> dict[str, float]:
         """Compute the gradients of a round and return logs; without logs, the round is skipped."""
 
         def run() -> dict[str, float]:
-            step.undo()  # changes of an attempt that ran out of memory
+            changes.undo()  # changes of an attempt that ran out of memory
             ready = self.worker.prepare(batches, specs)
             self._checkpointer.set_metrics()
-            step.begin()
-            step.is_whole = self.worker.two_phase  # otherwise weights change too
+            changes.begin()
+            changes.is_consistent = self.worker.two_phase  # otherwise weights change too
             return as_numbers(ready())
 
         signals.check()
@@ -296,7 +297,7 @@ class Loop:
             logs = tf_errors.retry_with_less_memory(self.model, run)
         except SourceError as error:
             self._skip_or_raise(error)
-            step.undo()
+            changes.undo()
             return {}
         self._check(logs)
         return logs
@@ -313,8 +314,8 @@ class Loop:
 
     def _apply(self) -> None:
         """Update the weights, if there are gradients."""
-        with self._transaction as step:
-            step.commit()
+        with self._transaction as changes:
+            changes.commit()
             if self.position.learned:
                 self.worker.apply()
             self.position.stepped()
@@ -338,7 +339,7 @@ class Loop:
         failed: BaseException | None = None
         result = None
         # With synchronized statistics, workers wait for each other within a step: until the step or this process ends.
-        tied = self._synchronized and not self.worker.collective.single_worker
+        tied = self._synchronized and not self._collective.single_worker
         try:
             with signals.deferred() if tied else nullcontext():
                 result = work()
@@ -348,7 +349,7 @@ class Loop:
             failed = error
         stopped = isinstance(failed, Stopped)
         flags = failed is not None and not stopped, stopped, bool(result)
-        any_failed, any_stopped, any_result = self.worker.collective.any(*flags)
+        any_failed, any_stopped, any_result = self._collective.any(*flags)
         self._ends_together = self._ends_together or any_failed or any_stopped
         if failed is not None:
             raise failed
@@ -409,8 +410,8 @@ class Loop:
 
         def run() -> dict[str, float]:
             ready = self.worker.prepare_test(batches, specs, step)
-            with Transaction(self.model, self.worker) as test:
-                test.begin()
+            with Transaction(self.model, self.worker) as changes:
+                changes.begin()
                 return as_numbers(ready())
 
         return tf_errors.retry_with_less_memory(self.model, run)

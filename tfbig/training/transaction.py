@@ -15,10 +15,10 @@ from tfbig.training.single_process import Single
 class Transaction:
     """Changes of a step, which an error undoes until they are committed.
 
-        with transaction as step:
-            step.begin()
+        with transaction as changes:
+            changes.begin()
             ...  # an error restores seeds, moving statistics, metrics and accumulated gradients
-            step.commit()
+            changes.commit()
             ...  # an error leaves the model between two steps
 
     Nothing is copied until a variable changes. Under a tf.distribute strategy the values of each replica of this
@@ -29,12 +29,12 @@ class Transaction:
         worker: Worker that trains it.
 
     Attributes:
-        is_whole: Whether the model is as before or after a step. If not, no checkpoint of it is written.
+        is_consistent: Whether the model is as before or after a step. If not, no checkpoint of it is written.
     """
 
     def __init__(self, model: keras.Model, worker: Single | Replicas) -> None:
         self.model, self.worker = model, worker
-        self.is_whole = True
+        self.is_consistent = True
         self._saved: tuple[list[tuple[Any, tf.Tensor]], Any] | None = None
 
     def begin(self) -> None:
@@ -54,7 +54,7 @@ class Transaction:
 
     def commit(self) -> None:
         """Accept the changes; those that follow cannot be undone."""
-        self._saved, self.is_whole = None, False
+        self._saved, self.is_consistent = None, False
 
     def __enter__(self) -> Transaction:
         """Start with nothing saved."""
@@ -64,7 +64,7 @@ class Transaction:
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         """Undo the changes after an error."""
         if error is None:
-            self.is_whole = True
+            self.is_consistent = True
         else:
             self.undo()
         self._saved = None
