@@ -52,11 +52,7 @@ def largest(values: tf.Tensor, most: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def at_least_float32(x: tf.Tensor) -> tf.Tensor:
-    """Return logits in float32, or in float64 if they are.
-
-    Args:
-        x: Logits.
-    """
+    """Return logits in float32, or in float64 if they are."""
     return ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
 
 

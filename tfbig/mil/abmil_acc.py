@@ -28,12 +28,7 @@ from tfbig.system import keras_internals
 
 
 def gradients(model: Any, data: Any) -> gradient_step.Gradients:
-    """Return the gradients and logs of one training step.
-
-    Args:
-        model: A `tfbig.mil.MIL`.
-        data: Batch in the form of Keras: `x`, `(x, y)` or `(x, y, sample_weight)`.
-    """
+    """Return the gradients and logs of one training step."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     bags = _BagSlices(model, x)
     features = bags.features()

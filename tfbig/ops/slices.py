@@ -25,15 +25,9 @@ def joined(
     device: str | None = None,
     at_once: int = 1,
 ) -> tuple[tf.Tensor, Any]:
-    """Return the results `[N, n, ...]` of all slices, and the last state.
+    """Return the results of all slices as one tensor `[N, n, ...]`, and the last state.
 
-    Args:
-        function: Function whose result for a slice is `[N, k, ...]`.
-        num_slices: Number of slices.
-        dtype: Dtype of the results.
-        state: Tensors that one slice passes on to the next.
-        device: Device where the results are gathered; by default that of the loop.
-        at_once: Slices that may run at the same time, so that the next is read ahead.
+    They are gathered on `device`. Up to `at_once` slices run at the same time, so that the next is read ahead.
     """
 
     def place() -> Any:
@@ -59,15 +53,7 @@ def summed(
     *,
     at_once: int = 1,
 ) -> list[tf.Tensor]:
-    """Return the sums over slices of lists of tensors, such as gradients.
-
-    Args:
-        function: Function whose result for a slice is a list of tensors.
-        num_slices: Number of slices.
-        zeros: Sums before the first slice.
-        state: As in `joined`.
-        at_once: As in `joined`.
-    """
+    """Return the sums over slices of lists of tensors, such as gradients."""
 
     def add(index: tf.Tensor, sums: list[tf.Tensor], state: Any) -> Any:
         results, state = function(index, state)

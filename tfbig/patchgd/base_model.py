@@ -145,29 +145,16 @@ class PatchModel(
         return PatchReader(images, self.patch, self.stride, *options)
 
     def patches_per_slice(self, patches: PatchReader) -> Any:
-        """Return the number of patches of each image in a slice of the encoder.
-
-        Args:
-            patches: Patches of the images.
-        """
+        """Return the number of patches of each image in a slice of the encoder."""
         set_size = patch_sampling.set_size(self.sampling, patches.count)
         return slice_size(self.patches_at_once, patches.batch, set_size)
 
     def shaped(self, codes: tf.Tensor, patches: PatchReader) -> tf.Tensor:
-        """Return codes `[N, n, d]` as Z `[N, *cells, d]`.
-
-        Args:
-            codes: Codes of all patches.
-            patches: Patches of the images.
-        """
+        """Return codes `[N, n, d]` as Z `[N, *cells, d]`."""
         return shaped(codes, patches, self.encoder)
 
     def on_host(self, patches: PatchReader) -> bool:
-        """Return whether Z is kept in host memory.
-
-        Args:
-            patches: Patches of the images.
-        """
+        """Return whether Z is kept in host memory."""
         if self.latent_on_host is not None:
             return self.latent_on_host
         if backend.accelerator() is None or tf.distribute.has_strategy():
@@ -177,14 +164,7 @@ class PatchModel(
 
 
 class TrainingStep:
-    """State that every training step starts from: the patches, the sampler of sets, and where Z is stored.
-
-    Args:
-        model: The model.
-        images: Tensors or handles.
-        scale: "published" or "unbiased".
-        exact: Whether the size of an image must be a multiple of the patch.
-    """
+    """State that every training step starts from: the patches, the sampler of sets, and where Z is stored."""
 
     def __init__(self, model: PatchModel, images: Any, scale: str, exact: bool = False) -> None:
         self.patches = model.patches(images, exact)

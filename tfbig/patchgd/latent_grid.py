@@ -244,13 +244,6 @@ def filled(
 
     With `filling_norm="published"`, BatchNormalization has the statistics of slices of shuffled patches; with "frozen",
     its moving statistics, and patches are encoded in the order of the grid.
-
-    Args:
-        layer: Layer or model with `encoder` and `filling_norm`.
-        patches: Patches of the images.
-        size: Patches of each image in a slice.
-        seed: Two integers, the seed of the shuffling.
-        on_host: Whether to gather the codes in host memory.
     """
     indices = patches.indices()
     training = layer.filling_norm == "published"
@@ -335,9 +328,6 @@ def mixes_patches(encoder: keras.Model) -> bool:
 
 def check_encoder(encoder: keras.Model) -> None:
     """Check that a model can encode patches.
-
-    Args:
-        encoder: The model.
 
     Raises:
         ValueError: It has several inputs or outputs, a code of unknown size, or activity regularizers, whose losses

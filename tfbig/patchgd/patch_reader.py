@@ -77,11 +77,7 @@ class PatchReader:
         return tf.tile(tf.range(self.count)[None], [self.batch, 1])
 
     def take(self, indices: tf.Tensor) -> tf.Tensor:
-        """Return the patches with the numbers `indices`, `[N, k, *patch, C]`.
-
-        Args:
-            indices: Numbers of patches, `[N, k]`.
-        """
+        """Return the patches with the numbers `indices`, `[N, k, *patch, C]`."""
         if not self._by_handle:
             return tf.gather(self._all, indices, batch_dims=1)
         patches = callbacks.numpy_function(self._read, [self._images, indices], self._dtype)

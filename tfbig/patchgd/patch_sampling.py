@@ -190,11 +190,6 @@ def weighted(codes: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 def check_sampling(sampling: float | int, sampler: str, scale: str) -> None:
     """Check the settings of the sampling of patches.
 
-    Args:
-        sampling: As in `Chooser`.
-        sampler: As in `Chooser`.
-        scale: As in `Chooser`.
-
     Raises:
         ValueError: A setting is not one of the options, or out of range.
     """
@@ -210,11 +205,6 @@ def check_sampling(sampling: float | int, sampler: str, scale: str) -> None:
 def check_option(name: str, value: str, options: Sequence[str]) -> None:
     """Check that a setting is one of the options.
 
-    Args:
-        name: Name of the setting.
-        value: Its value.
-        options: The options.
-
     Raises:
         ValueError: `value` is not in `options`.
     """
@@ -224,9 +214,6 @@ def check_option(name: str, value: str, options: Sequence[str]) -> None:
 
 def check_counts(**counts: int | None) -> None:
     """Check that counts are positive integers or None.
-
-    Args:
-        **counts: The counts by name.
 
     Raises:
         ValueError: A count is neither.

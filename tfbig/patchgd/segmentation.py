@@ -100,11 +100,7 @@ class Windows:
         self._flat = tf.reshape(tf.pad(z, edges), [batch, total, *self.map, map_and_depth[-1]])
 
     def take(self, indices: tf.Tensor) -> tf.Tensor:
-        """Return the windows around cells, `[N, k, *window, d]`.
-
-        Args:
-            indices: Numbers of cells, `[N, k]`.
-        """
+        """Return the windows around cells, `[N, k, *window, d]`."""
         count, across = indices.shape[1], 1 + 2 * self.context
         first = tf.zeros_like(indices)
         remaining, step = indices, 1

@@ -71,13 +71,6 @@ def encode(
 
     If one slice is known to hold all patches, the tape keeps the activations of the encoder; otherwise nothing of a
     slice is kept and the backward pass rematerialises it.
-
-    Args:
-        encoder: As in `fill`.
-        take: As in `fill`.
-        indices: As in `fill`.
-        size: As in `fill`.
-        training: As in `fill`.
     """
     weights = _values(encoder.trainable_variables)
     state = _values(encoder.non_trainable_variables)
@@ -92,13 +85,7 @@ def encode(
 
 
 def applied(model: keras.Model, inputs: tf.Tensor, training: bool) -> tf.Tensor:
-    """Return a model's outputs `[N, k, ...]` for inputs `[N, k, ...]`, with a gradient for the inputs too.
-
-    Args:
-        model: Keras model.
-        inputs: Its inputs for k patches of each image.
-        training: Whether to run in training mode and update the state of the model.
-    """
+    """Return a model's outputs `[N, k, ...]` for inputs `[N, k, ...]`, with a gradient for the inputs too."""
     weights = _values(model.trainable_variables)
     state = _values(model.non_trainable_variables)
     outputs, state = _apply(model, inputs, weights, state, training)

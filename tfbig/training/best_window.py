@@ -20,10 +20,6 @@ from tfbig.system import keras_internals
 def save_model(path: str | Path, model: keras.Model) -> None:
     """Save a Keras model as a `.keras` file, atomically.
 
-    Args:
-        path: The file.
-        model: The model.
-
     Raises:
         SourceError: The file cannot be written.
     """

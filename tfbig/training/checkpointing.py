@@ -67,16 +67,9 @@ class Position:
 
 
 class Checkpointer:
-    """Writer and reader of the checkpoints of a training run.
+    """Writer and reader of the checkpoints of a training run; without `checkpoints` nothing is written or read.
 
-    Args:
-        model: Compiled model.
-        worker: Worker that trains it.
-        checkpoints: Checkpoint files; None writes and reads nothing.
-        position: Position of the run.
-        data: Digest of the training data.
-        settings: Digest of the settings that must be equal on all workers.
-        callbacks: Callbacks of the run, some of them with state.
+    `data` and `settings` are digests, which must be equal on all workers.
     """
 
     def __init__(

@@ -36,9 +36,6 @@ class Collective:
 
     All workers make the same calls in the same order.
 
-    Args:
-        strategy: The strategy.
-
     Attributes:
         replicas: Number of replicas of all workers.
         local_replicas: Indices of the replicas of this worker.
@@ -72,11 +69,7 @@ class Collective:
         return tuple(bool(n > 0) for n in total.numpy())
 
     def total(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the sum of arrays over workers, each of which has one replica.
-
-        Args:
-            numbers: Array of this worker; those of others have the same shape and dtype.
-        """
+        """Return the sum of arrays of one shape and dtype over workers, each of which has one replica."""
         if self.single_worker or not numbers.size:  # TensorFlow crashes on a sum of nothing
             return numbers
         (total,) = self.sum([[tf.constant(numbers.ravel())]])

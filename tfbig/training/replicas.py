@@ -30,10 +30,9 @@ from tfbig.training.single_process import Batches, SecondPass, as_numbers, items
 
 
 class Replicas:
-    """One worker of a strategy, with one or more replicas of the model; the interface is that of `Single`.
+    """One worker of a strategy, with one or more replicas of the model, which was created in its scope.
 
-    Args:
-        model: Compiled model, created in the scope of the strategy.
+    The interface is that of `Single`.
 
     Raises:
         ValueError: The optimizer updates the weights inside a training step.

@@ -134,12 +134,7 @@ class RiskSets(Single):
 
 
 def is_informative(times: Any, events: Any) -> bool:
-    """Return whether a risk set has an event while another member is under observation.
-
-    Args:
-        times: Times `[n]`.
-        events: Events `[n]`.
-    """
+    """Return whether times and events `[n]` have an event while another member is under observation."""
     times, events = np.asarray(times), np.asarray(events, bool)
     num_at_risk = (times[None] >= times[:, None]).sum(1)
     return bool((events & (num_at_risk > 1)).any())

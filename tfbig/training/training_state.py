@@ -34,12 +34,9 @@ class State(Protocol):
 
 
 class Variables:
-    """Variables of the model, with seeds and moving statistics, and of its optimizer.
+    """Variables of the model, with seeds and moving statistics, and of its optimizer, which must be built.
 
     Names start with a number, because a layer may have another name in another process.
-
-    Args:
-        model: Compiled model, whose optimizer is built.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -78,12 +75,7 @@ class Variables:
 
 
 class Metrics:
-    """Metrics of the epoch, whose variables are created by the first batch; restored values wait for it.
-
-    Args:
-        model: Compiled model.
-        worker: Worker that trains it.
-    """
+    """Metrics of the epoch, whose variables are created by the first batch; restored values wait for it."""
 
     def __init__(self, model: keras.Model, worker: Single | Replicas) -> None:
         self.model, self.worker = model, worker
@@ -115,12 +107,7 @@ class Metrics:
 
 
 class Gradients:
-    """Gradients since the last update of the weights, named by the number of their variable.
-
-    Args:
-        model: Compiled model.
-        worker: Worker that trains it.
-    """
+    """Gradients since the last update of the weights, named by the number of their variable."""
 
     def __init__(self, model: keras.Model, worker: Single | Replicas) -> None:
         self.model, self.worker = model, worker
@@ -187,11 +174,7 @@ class Resumable(Protocol):
 
 
 class Callbacks:
-    """Callbacks with state, by the name of their class.
-
-    Args:
-        callbacks: All callbacks.
-        chief: Whether this worker writes checkpoints. The callbacks of others are only restored.
+    """Callbacks with state, by the name of their class. The chief saves them, and all workers restore them.
 
     Raises:
         ValueError: Two callbacks with state are of the same class.

@@ -24,10 +24,6 @@ class Transaction:
     Nothing is copied until a variable changes. Under a tf.distribute strategy the values of each replica of this
     process are saved: reading the variable itself would sum a metric over replicas.
 
-    Args:
-        model: Compiled model.
-        worker: Worker that trains it.
-
     Attributes:
         is_consistent: Whether the model is as before or after a step. If not, no checkpoint of it is written.
     """
