@@ -144,7 +144,8 @@ class BestWindow(keras.callbacks.Callback):
         self._retained: set[int] = set()
         self._selected: int | None = None
         self._resumed = False
-        self._checkpoints: int | None = None  # number written; None without checkpoints
+        # Checkpoints written so far; None: training writes none.
+        self._checkpoints: int | None = None
         self._doomed: list[tuple[int, int]] = []
 
     def checkpoint_state(self) -> dict[str, Any]:

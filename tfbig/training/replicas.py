@@ -152,7 +152,7 @@ class Replicas:
         gradients = self.collective.sum([self._weighted(s) for s in self.accumulated])
         # Losses were divided by the number of replicas, which may differ when training is resumed.
         left = iter([g * tf.cast(self.replicas, g.dtype) for g in gradients])
-        # Two batches: `Sums` stores the gradients of a single batch without the weight.
+        # Two batches, however many there were: `Sums` takes the gradients of one batch to be unscaled.
         return Sums([next(left) if has else None for has in self._has_gradient], 2, number)
 
     def set_sums(self, sums: Sums) -> None:
