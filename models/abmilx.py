@@ -13,15 +13,13 @@ import keras
 import tensorflow as tf
 from keras import layers, ops
 
-from tfbig.models.pooling import PACKAGE, Array, Shape, softmax
+from tfbig.models.pooling import PACKAGE, Array, BagLayer, Shape, at_least_float32, softmax
+from tfbig.models.torch_layers import EPSILON
 from tfbig.ops.blockwise_attention import blockwise_attention
-
-EPSILON = 1e-5
-"""Epsilon of layer normalisation, as in torch."""
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class ABMILX(layers.Layer):
+class ABMILX(BagLayer):
     """Attention pooling with heads, each of which spreads its attention to similar instances.
 
         h = gelu(E norm(bag))                              split into heads of width / heads features
@@ -167,7 +165,7 @@ class ABMILX(layers.Layer):
         if self.plus:
             q, k = ops.split(self.qk(self.plus_norm(x)), 2, axis=-1)
             a = a + blockwise_attention(q, k, self.v(a), block=self.block)
-        a = ops.cast(a[..., 0], keras.backend.result_type(a.dtype, "float32"))
+        a = at_least_float32(a[..., 0])
         return softmax(a)
 
     def _classify(self, x: tf.Tensor) -> tf.Tensor:
@@ -180,9 +178,3 @@ class ABMILX(layers.Layer):
     def compute_output_shape(self, shape: Shape) -> Shape:
         """The shape `[N, classes]` of the logits of features `[N, n, d]`."""
         return (shape[0], self.classes)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the layer."""
-        config: dict[str, Any] = super().get_config()
-        names = ("classes", "width", "heads", "plus", "mlp", "normalise", "rate", "block")
-        return config | {name: getattr(self, name) for name in names}

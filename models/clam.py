@@ -14,11 +14,20 @@ import tensorflow as tf
 from keras import layers, ops
 
 from tfbig.choices import INSTANCE_LOSSES
-from tfbig.models.pooling import NEVER, PACKAGE, Array, Shape, largest, softmax
+from tfbig.models.pooling import (
+    NEVER,
+    PACKAGE,
+    Array,
+    BagLayer,
+    Shape,
+    at_least_float32,
+    largest,
+    softmax,
+)
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class CLAM(layers.Layer):
+class CLAM(BagLayer):
     """Attention pooling with clustering of instances: CLAM-SB, or CLAM-MB with an attention branch for each class.
 
         h = relu(R bag)
@@ -148,7 +157,7 @@ class CLAM(layers.Layer):
         if self.gated:
             inner = inner * self.drops[2](self.u(h), training=training)
         a = ops.transpose(self.w(inner), (0, 2, 1))
-        return ops.cast(a, keras.backend.result_type(a.dtype, "float32"))
+        return at_least_float32(a)
 
     def _classify(self, h: tf.Tensor, a: tf.Tensor) -> tf.Tensor:
         """The logits `[N, classes]` of features pooled by the softmax of `a`, `[N, branches, n]`."""
@@ -170,12 +179,11 @@ class CLAM(layers.Layer):
         """
         a = ops.stop_gradient(a)
         ends = [largest(end, self.samples) for end in (a, -a)]
-        places, exists = (ops.concatenate(parts, axis=-1) for parts in zip(*ends, strict=True))
+        indices, exists = (ops.concatenate(parts, axis=-1) for parts in zip(*ends, strict=True))
         shape = (ops.shape(h)[0], self.branches, 2 * self.samples, self.classes, 2)
-        flat = ops.reshape(places, (shape[0], -1))
+        flat = ops.reshape(indices, (shape[0], -1))
         items = ops.take_along_axis(h, flat[..., None], axis=1)
-        logits = ops.reshape(self.instances(items), shape)
-        logits = ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
+        logits = at_least_float32(ops.reshape(self.instances(items), shape))
         logits = ops.where(exists[..., None, None], logits, NEVER)
         logits = ops.transpose(logits, (0, 1, 3, 2, 4))  # [N, branches, classes, 2 samples, 2]
         return _diagonal(logits, 2) if self.per_class else logits[:, 0]
@@ -186,12 +194,6 @@ class CLAM(layers.Layer):
             "bag": (shape[0], self.classes),
             "instances": (shape[0], self.classes, 2 * self.samples, 2),
         }
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the layer."""
-        config: dict[str, Any] = super().get_config()
-        names = ("classes", "width", "hidden", "per_class", "samples", "gated", "rate")
-        return config | {name: getattr(self, name) for name in names}
 
 
 def _diagonal(x: tf.Tensor, axis: int) -> tf.Tensor:

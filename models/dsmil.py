@@ -13,11 +13,11 @@ import keras
 import tensorflow as tf
 from keras import layers, ops
 
-from tfbig.models.pooling import PACKAGE, Array, Shape, softmax
+from tfbig.models.pooling import PACKAGE, Array, BagLayer, Shape, at_least_float32, softmax
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class DSMIL(layers.Layer):
+class DSMIL(BagLayer):
     """Two streams: the maximum of the scores of instances, and attention to what is similar to that instance.
 
         c = S bag                                   scores of the instances
@@ -125,7 +125,7 @@ class DSMIL(layers.Layer):
         q = self.q[1](self.q[0](bag))
         q_m = ops.take_along_axis(q, critical[..., None], axis=1)  # [N, classes, hidden]
         a = ops.matmul(q_m, ops.transpose(q, (0, 2, 1)))
-        a = ops.cast(a, keras.backend.result_type(a.dtype, "float32")) * self.hidden**-0.5
+        a = at_least_float32(a) * self.hidden**-0.5
         return softmax(a)
 
     def _classify(self, bag: Array, a: tf.Tensor) -> tf.Tensor:
@@ -137,12 +137,6 @@ class DSMIL(layers.Layer):
     def compute_output_shape(self, shape: Shape) -> dict[str, Shape]:
         """The shapes of the logits of features `[N, n, d]`: of `bag` and of `max`."""
         return dict.fromkeys(("bag", "max"), (shape[0], self.classes))
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the layer."""
-        config: dict[str, Any] = super().get_config()
-        names = ("classes", "hidden", "values")
-        return config | {name: getattr(self, name) for name in names}
 
 
 def _critical(c: tf.Tensor) -> tf.Tensor:

@@ -14,18 +14,14 @@ import tensorflow as tf
 from keras import layers, ops
 
 from tfbig.choices import DISTILLATIONS
-from tfbig.models.pooling import NEVER, PACKAGE, Array, Gate, Shape, largest, softmax
+from tfbig.models.pooling import NEVER, PACKAGE, Array, BagLayer, Gate, Shape, largest, softmax
 
 LARGEST = 60.0
 """Largest difference of two activations that is distinguished; its `expm1` is far below -NEVER."""
-ARGUMENTS = (
-    *("classes", "width", "hidden", "groups", "distillation", "blocks", "instances"),
-    *("joint", "shuffle", "seed"),
-)
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class DTFDMIL(layers.Layer):
+class DTFDMIL(BagLayer):
     """Double-tier aggregator: pools pseudo-bags, then what is distilled from them.
 
         h = relu(R bag)                               and `blocks` times h = h + relu(S relu(T h))
@@ -177,11 +173,11 @@ class DTFDMIL(layers.Layer):
         batch, count = ops.shape(h)[0], ops.shape(h)[1]
         _check_size(count, self.groups)
         if training and self.shuffle:
-            places = ops.argsort(keras.random.uniform((batch, count), seed=self.generator))
+            ranks = ops.argsort(keras.random.uniform((batch, count), seed=self.generator))
         else:
-            places = ops.broadcast_to(ops.arange(count, dtype="int32"), (batch, count))
+            ranks = ops.broadcast_to(ops.arange(count, dtype="int32"), (batch, count))
         groups = ops.arange(self.groups, dtype="int32")[:, None]
-        return ops.equal(places[:, None] % self.groups, groups)
+        return ops.equal(ranks[:, None] % self.groups, groups)
 
     def _weights(self, h: tf.Tensor, members: tf.Tensor) -> tf.Tensor:
         """The attention in each pseudo-bag, `[N, groups, n]`: exactly 0 for instances of other pseudo-bags."""
@@ -256,11 +252,6 @@ class DTFDMIL(layers.Layer):
             "bag": (shape[0], self.classes),
             "pseudo": (shape[0], self.groups, self.classes),
         }
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the layer."""
-        config: dict[str, Any] = super().get_config()
-        return config | {name: getattr(self, name) for name in ARGUMENTS}
 
 
 def _weigh(weights: tf.Tensor, x: tf.Tensor) -> tf.Tensor:

@@ -6,7 +6,7 @@ Gupta et al., "Patch gradient descent: training neural networks on very large im
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import keras
 import numpy as np
@@ -16,6 +16,7 @@ from keras import layers, ops
 from tfbig.models import encoders
 from tfbig.models.pooling import ABMIL, PACKAGE, Array, Shape
 from tfbig.models.self_attention import SelfAttentionMIL
+from tfbig.system.parts import WithParts
 
 BLOCKS = {"published": (1, 3), "smaller": (0, 3), "larger": (1, 4)}
 """Number of convolutions of stride 1 and of stride 2 in each convolutional head."""
@@ -70,7 +71,7 @@ def conv_head(
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class BagHead(layers.Layer):
+class BagHead(WithParts, layers.Layer):
     """Head that treats Z `[N, *cells, d]` as a bag of codes for an aggregator of MIL, such as `ABMIL`.
 
     With `positions` it adds sines and cosines of the position of each patch to its code, as in Vaswani et al.,
@@ -96,6 +97,8 @@ class BagHead(layers.Layer):
         >>> head.attention(z).shape  # of 2 x 2 patches
         TensorShape([1, 4])
     """
+
+    PARTS = ("aggregator",)
 
     def __init__(self, aggregator: keras.Layer, positions: bool = False, **options: Any) -> None:
         super().__init__(**options)
@@ -147,15 +150,7 @@ class BagHead(layers.Layer):
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of the layer."""
         config: dict[str, Any] = super().get_config()
-        aggregator = keras.saving.serialize_keras_object(self.aggregator)
-        return config | {"aggregator": aggregator, "positions": self.positions}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
-        """Return a layer from its config."""
-        config = dict(config)
-        aggregator = keras.saving.deserialize_keras_object(config.pop("aggregator"))
-        return cls(aggregator, **config)
+        return config | {"positions": self.positions} | self.parts_config()
 
 
 def transformer_head(classes: int, width: int = LATENT, heads: int = 8, depth: int = 2) -> BagHead:

@@ -8,6 +8,7 @@ returns the logits of each instance, `[N, n, classes]`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any, TypeAlias
 
 import keras
@@ -46,11 +47,32 @@ def largest(values: tf.Tensor, most: int) -> tuple[tf.Tensor, tf.Tensor]:
         Indices and a mask of those that exist, both `[N, k, most]`.
     """
     padded = ops.pad(values, [[0, 0], [0, 0], [0, most]], constant_values=NEVER)
-    top, places = ops.top_k(padded, most)
-    return ops.minimum(places, ops.shape(values)[2] - 1), top > NEVER
+    top, indices = ops.top_k(padded, most)
+    return ops.minimum(indices, ops.shape(values)[2] - 1), top > NEVER
 
 
-class Aggregator(layers.Layer):
+def at_least_float32(x: tf.Tensor) -> tf.Tensor:
+    """Return logits in float32, or in float64 if they are."""
+    return ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
+
+
+class BagLayer(layers.Layer):
+    """Base class of layers over bags. The config has the arguments of the constructors that are attributes."""
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments of the layer."""
+        config: dict[str, Any] = super().get_config()
+        constructors = [
+            vars(each)["__init__"]
+            for each in type(self).__mro__
+            if issubclass(each, BagLayer) and "__init__" in vars(each)
+        ]
+        names = [name for each in constructors for name in signature(each).parameters]
+        own = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        return own | config
+
+
+class Aggregator(BagLayer):
     """Classifier of the attention-weighted mean of a bag of features.
 
     `logits = head(sum_i a_i h_i)`, where `attention` returns `a`.
@@ -101,11 +123,6 @@ class Aggregator(layers.Layer):
     def compute_output_shape(self, shape: Shape) -> Shape:
         """The shape `[N, classes]` of the logits of features `[N, n, d]`."""
         return (shape[0], self.classes)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the layer."""
-        config: dict[str, Any] = super().get_config()
-        return config | {"classes": self.classes}
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -274,14 +291,9 @@ class ABMIL(Aggregator):
         """The attention `[N, n]` of reduced features."""
         return softmax(self.gate(reduced), axis=1)
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the layer."""
-        own = {name: getattr(self, name) for name in ("hidden", "gated", "activation", "widths")}
-        return super().get_config() | own
-
 
 @keras.saving.register_keras_serializable(PACKAGE, name="AttentionGate")
-class Gate(layers.Layer):
+class Gate(BagLayer):
     """Attention logits of instances, before the softmax: `[N, n, d]` to `[N, n]`, in float32 or float64.
 
     `w tanh(V h)`, or gated `w (tanh(V h) * sigmoid(U h))`.
@@ -315,18 +327,8 @@ class Gate(layers.Layer):
     def call(self, bag: tf.Tensor) -> tf.Tensor:
         """Return the attention logits `[N, n]` of the instances of bags `[N, n, d]`."""
         inner = self.v(bag) * self.u(bag) if self.gated else self.v(bag)
-        logits = self.w(inner)[..., 0]
-        wide = (
-            "float32" if keras.backend.standardize_dtype(logits.dtype) != "float64" else "float64"
-        )
-        return ops.cast(logits, wide)
+        return at_least_float32(self.w(inner)[..., 0])
 
     def compute_output_shape(self, shape: Shape) -> Shape:
         """The shape `[N, n]` of the logits of features `[N, n, d]`."""
         return shape[:-1]
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the layer."""
-        config: dict[str, Any] = super().get_config()
-        own = {"hidden": self.hidden, "gated": self.gated, "activation": self.activation}
-        return config | own

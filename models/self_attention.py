@@ -14,15 +14,13 @@ import keras
 import tensorflow as tf
 from keras import layers, ops
 
-from tfbig.models.pooling import PACKAGE, Array, Shape
+from tfbig.models.pooling import PACKAGE, Array, BagLayer, Shape, at_least_float32
+from tfbig.models.torch_layers import EPSILON
 from tfbig.ops.blockwise_attention import blockwise_attention
-
-EPSILON = 1e-5
-"""Epsilon of layer normalisation, as in torch."""
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class SelfAttentionMIL(layers.Layer):
+class SelfAttentionMIL(BagLayer):
     """Transformer over the instances of a bag, with exact attention and a class token.
 
         x = concatenate([token, relu(embed(bag))])
@@ -168,12 +166,6 @@ class SelfAttentionMIL(layers.Layer):
         """The shape `[N, classes]` of the logits of features `[N, n, d]`."""
         return (shape[0], self.classes)
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the layer."""
-        config: dict[str, Any] = super().get_config()
-        names = ("classes", "width", "heads", "depth", "block", "mlp")
-        return config | {name: getattr(self, name) for name in names}
-
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class TransformerMIL(SelfAttentionMIL):
@@ -233,7 +225,7 @@ class TransformerMIL(SelfAttentionMIL):
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class SelfAttention(layers.Layer):
+class SelfAttention(BagLayer):
     """Multi-head self-attention of tokens `[N, n, width]`, computed in blocks.
 
     `softmax(q k^T / sqrt(width / heads)) v` of each head, followed by a Dense layer over all heads.
@@ -281,8 +273,7 @@ class SelfAttention(layers.Layer):
         """
         q, k, _ = self._heads(x)
         score = ops.matmul(q[:, :, :1], ops.transpose(k, (0, 1, 3, 2)))[:, :, 0]
-        dtype = keras.backend.result_type(score.dtype, "float32")
-        score = ops.cast(score, dtype) * (self.width // self.heads) ** -0.5
+        score = at_least_float32(score) * (self.width // self.heads) ** -0.5
         return ops.mean(ops.softmax(score, axis=-1), axis=1)
 
     def _heads(self, x: tf.Tensor) -> list[tf.Tensor]:
@@ -294,9 +285,3 @@ class SelfAttention(layers.Layer):
     def compute_output_shape(self, shape: Shape) -> Shape:
         """The shape of the tokens, `[N, n, width]`."""
         return shape
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the layer."""
-        config: dict[str, Any] = super().get_config()
-        names = ("width", "heads", "block")
-        return config | {name: getattr(self, name) for name in names}

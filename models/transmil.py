@@ -13,15 +13,13 @@ import keras
 import tensorflow as tf
 from keras import layers, ops
 
-from tfbig.models.pooling import PACKAGE, Array, Shape
+from tfbig.models.pooling import PACKAGE, Array, BagLayer, Shape
+from tfbig.models.torch_layers import EPSILON
 from tfbig.ops.blockwise_attention import blockwise_attention
-
-EPSILON = 1e-5
-"""Epsilon of layer normalisation, as in torch."""
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class TransMIL(layers.Layer):
+class TransMIL(BagLayer):
     """Transformer over the instances of a bag, with approximate attention and a class token.
 
     The first instances are repeated until the tokens fill a square, and a class token comes first. Two blocks of
@@ -146,12 +144,6 @@ class TransMIL(layers.Layer):
         """The shape `[N, classes]` of the logits of features `[N, n, d]`."""
         return (shape[0], self.classes)
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the layer."""
-        config: dict[str, Any] = super().get_config()
-        own = {"classes": self.classes, "width": self.width, "landmarks": self.landmarks}
-        return config | own
-
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> TransMIL:
         """Create a layer with these arguments; layers saved without a number of landmarks had 256."""
@@ -168,7 +160,7 @@ def _side(count: int | tf.Tensor) -> int | tf.Tensor:
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class NystromAttention(layers.Layer):
+class NystromAttention(BagLayer):
     """Approximate self-attention of tokens `[N, n, width]` through m landmarks, the means of n / m consecutive tokens.
 
     `softmax(q kl^T) pinv(softmax(ql kl^T)) softmax(ql k^T) v`, plus a convolution of v along the tokens. Zeros in front
@@ -195,27 +187,20 @@ class NystromAttention(layers.Layer):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.config = {
-            "width": width,
-            "heads": heads,
-            "landmarks": landmarks,
-            "iterations": iterations,
-            "kernel": kernel,
-            "rate": rate,
-        }
         self.width, self.heads = width, heads
         self.landmarks, self.iterations = landmarks, iterations
+        self.kernel, self.rate = kernel, rate
         self.supports_jit = False  # the number of blocks of attention is known only at run time
-        self._create_layers(kernel, rate)
+        self._create_layers()
 
-    def _create_layers(self, kernel: int, rate: float) -> None:
+    def _create_layers(self) -> None:
         policy = {"dtype": self.dtype_policy}
         self.qkv = layers.Dense(3 * self.width, use_bias=False, name="qkv", **policy)
         self.near = layers.DepthwiseConv2D(
-            (kernel, 1), padding="same", use_bias=False, name="near", **policy
+            (self.kernel, 1), padding="same", use_bias=False, name="near", **policy
         )
         self.out = layers.Dense(self.width, name="out", **policy)
-        self.drop = layers.Dropout(rate, name="drop", **policy)
+        self.drop = layers.Dropout(self.rate, name="drop", **policy)
 
     def build(self, shape: Sequence[int | None]) -> None:
         """Create the weights for tokens `[N, n, width]`."""
@@ -281,11 +266,6 @@ class NystromAttention(layers.Layer):
             inner = 15 * one - ops.matmul(az, 7 * one - az)
             z = 0.25 * ops.matmul(z, 13 * one - ops.matmul(az, inner))
         return z
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the layer."""
-        config: dict[str, Any] = super().get_config()
-        return config | self.config
 
 
 def _softmax(q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:

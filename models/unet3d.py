@@ -8,8 +8,9 @@ from typing import TypeAlias
 import keras
 import numpy as np
 
+from tfbig.models.torch_layers import EPSILON
+
 FEATURES = (32, 64, 128, 256, 320, 320)
-EPSILON = 1e-5
 SLOPE = 0.01
 """Slope of LeakyReLU for negative numbers."""
 

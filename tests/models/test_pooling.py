@@ -127,3 +127,21 @@ def test_parameters_of_the_heads_of_big_layers():
     gelu_head = (512 + 1) * 256 + (256 + 1) * 128 + (128 + 1) * 128 + attention + (128 + 1) * 2
     relu_head = (32768 + 1) * 128 + attention + (32768 + 1) * 6
     assert counts == {512: gelu_head, 32768: relu_head}
+
+
+class Scaled(MeanPooling):
+    """Aggregator of a user, whose constructor passes on the arguments of its base."""
+
+    def __init__(self, *args, scale=1.0, **options):
+        super().__init__(*args, **options)
+        self.scale = scale
+
+    def call(self, bag):
+        return self.scale * super().call(bag)
+
+
+def test_a_config_has_the_arguments_of_all_constructors():
+    layer = Scaled(2, scale=3.0, name="scaled")
+    config = layer.get_config()
+    assert config.keys() == {"name", "trainable", "dtype", "classes", "scale"}
+    assert Scaled.from_config(config).get_config() == config

@@ -29,7 +29,7 @@ def oracle(model: PatchGD, x: Any, y: Any, rate: float, seed: Any) -> list[float
     choose = patch_sampling.Chooser(
         model.sampling, "shuffle", model.encoder_scale, batch, count, seed
     )
-    flat = lambda places: tf.reshape(grid.take(places), [-1, *model.patch, 2])  # noqa: E731
+    flat = lambda indices: tf.reshape(grid.take(indices), [-1, *model.patch, 2])  # noqa: E731
     order = np.argsort(
         tf.random.stateless_uniform([batch, count], patch_sampling.seed_of_part(seed, 0)).numpy()
     )
@@ -42,11 +42,11 @@ def oracle(model: PatchGD, x: Any, y: Any, rate: float, seed: Any) -> list[float
     variables = model.trainable_variables
     steps = model.inner_steps or choose.num_sets
     for k in range(steps):
-        places, _ = choose(tf.constant(k), lambda: None)
+        indices, _ = choose(tf.constant(k), lambda: None)
         with tf.GradientTape() as tape:
-            codes = tf.reshape(model.encoder(flat(places), training=True), [batch, -1, 3])
+            codes = tf.reshape(model.encoder(flat(indices), training=True), [batch, -1, 3])
             rows = [
-                tf.tensor_scatter_nd_update(z[n], places[n][:, None], codes[n])
+                tf.tensor_scatter_nd_update(z[n], indices[n][:, None], codes[n])
                 for n in range(batch)
             ]
             fresh = tf.stack(rows)

@@ -54,10 +54,10 @@ def test_weighted_draws(sampler: str) -> None:
     attention = tf.constant([np.arange(1.0, 11)] * 3)
     choose, sums, counts = chooser(4, sampler), [], np.zeros(10)
     for k in range(400):
-        places, weights = choose(tf.constant(k), lambda: attention)
-        assert places.shape == (3, 4)
-        sums += list((values[places.numpy()] * weights.numpy()).sum(1))
-        counts += np.bincount(places.numpy().ravel(), minlength=10)
+        indices, weights = choose(tf.constant(k), lambda: attention)
+        assert indices.shape == (3, 4)
+        sums += list((values[indices.numpy()] * weights.numpy()).sum(1))
+        counts += np.bincount(indices.numpy().ravel(), minlength=10)
     assert abs(np.mean(sums) - values.sum()) < 5 * np.std(sums) / len(sums) ** 0.5
     expected = (np.arange(1, 11) / 55 + 0.1) / 2 if sampler == "attention" else np.full(10, 0.1)
     total = counts.sum()

@@ -132,8 +132,8 @@ def test_windows() -> None:
     padded = np.pad(image, ((0, 0), (2, 2), (2, 2), (0, 0)))
     windows = Windows(tf.constant(z), 2, 1).take(tf.constant([[0, 5, 11], [3, 6, 6]]))
     assert windows.shape == (2, 3, 6, 6, 1)
-    for n, places in enumerate([[0, 5, 11], [3, 6, 6]]):
-        for k, place in enumerate(places):
+    for n, indices in enumerate([[0, 5, 11], [3, 6, 6]]):
+        for k, place in enumerate(indices):
             row, column = 2 * (place // 4), 2 * (place % 4)
             expected = padded[n, row : row + 6, column : column + 6]
             np.testing.assert_array_equal(windows[n, k], expected)
@@ -146,8 +146,8 @@ def test_assembled(cells: Any, patch: Any) -> None:
     extents = [n * size for n, size in zip(cells, patch, strict=True)]
     image = np.random.default_rng(0).normal(size=(2, *extents, 3))
     grid = tfbig.patchgd.patch_reader.PatchReader(tf.constant(image), patch, patch, 3)
-    places = tf.tile(tf.range(grid.count)[None], [2, 1])
-    np.testing.assert_array_equal(assembled(grid.take(places), cells, patch), image)
+    indices = tf.tile(tf.range(grid.count)[None], [2, 1])
+    np.testing.assert_array_equal(assembled(grid.take(indices), cells, patch), image)
 
 
 @pytest.mark.slow

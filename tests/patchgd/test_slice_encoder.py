@@ -19,12 +19,12 @@ def test_dropout_is_replayed(float64: None) -> None:
     net = encoder(rate=0.5)
     (generator,) = [v for v in net.non_trainable_variables if "seed" in v.path]
     grid = PatchReader(tf.constant(images(12, 16)), (4, 4), (4, 4), 2)
-    places = tf.tile(tf.range(12)[None], [6, 1])
+    indices = tf.tile(tf.range(12)[None], [6, 1])
     cotangent = tf.constant(np.random.default_rng(1).normal(size=(6, 12, 3)))
 
     def value() -> tf.Tensor:
         generator.assign([5, 7])
-        return tf.reduce_sum(slice_encoder.encode(net, grid.take, places, 5) * cotangent)
+        return tf.reduce_sum(slice_encoder.encode(net, grid.take, indices, 5) * cotangent)
 
     variables = [v._value for v in net.trainable_variables]
     with tf.GradientTape() as tape:

@@ -215,7 +215,6 @@ def test_of_streamed_models(accumulates: bool, traced: list[Any]) -> None:
             for _ in range(2):
                 for image in x:
                     worker.prepare([(image[None], 2 * image[None])], None)()
-                    worker.commit()
                 worker.apply()
         else:
             model.fit(x, 2 * x, batch_size=1, shuffle=False, verbose=0)

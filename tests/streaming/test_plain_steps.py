@@ -247,7 +247,6 @@ def test_gradients_of_a_training_loop(ran: list[bool]) -> None:
     worker = single_process.Single(big)
     for batch in ((images(2), classes(2)), (images(2), classes(2))):
         worker.prepare([batch], None)()
-        worker.commit()
         worker.apply()
         plain.train_on_batch(*batch)
     worker.prepare_test([(images(2), classes(2))], None, 0)()

@@ -404,7 +404,7 @@ def test_failing_batch_does_not_change_the_model(name, tmp_path):
     with pytest.raises(tfbig.NonFiniteError, match=r"epoch 2: the loss is nan.*Lower the learning"):
         loop.run()
     place = int(np.flatnonzero(np.random.default_rng(1).permutation(IMAGES) == 2)[0])
-    assert (loop.place.epoch, loop.place.step) == (1, place)
+    assert (loop.position.epoch, loop.position.step) == (1, place)
     assert all(np.isfinite(v).all() for v in values(model))
     if place == 0:
         assert_same(values(model), before)

@@ -74,8 +74,7 @@ def test_gradient_is_that_of_the_whole_set():
     steps = worker(model)
     ((handles, y),) = batches(COUNT, False).batches(ALL_BATCHES)
     logs = steps.prepare([(handles, y)], None)()
-    steps.commit()
-    found = steps._sums.means()
+    found = steps.accumulated.means()
     keras.utils.set_random_seed(1)
     twin = network()
     with tf.GradientTape() as tape:
@@ -183,7 +182,7 @@ def test_a_stop_within_a_set_undoes_it(tmp_path, monkeypatch):
     steps = loop(model, checkpoints=Checkpoints(tmp_path, "a run"))
     with pytest.raises(Stopped):
         steps.run()
-    assert steps.place.step == 0
+    assert steps.position.step == 0
     for found, weights in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(found, weights)
 

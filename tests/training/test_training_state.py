@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -22,13 +23,40 @@ def variables():
     }
 
 
-def test_arrays_round_trip(variables):
-    arrays = training_state.to_arrays(variables)
-    assert arrays["1 half"].dtype == np.uint16
+def model_of(variables=(), metrics=(), trainable=()):
+    return SimpleNamespace(
+        variables=variables,
+        metrics_variables=metrics,
+        trainable_variables=trainable,
+        optimizer=SimpleNamespace(variables=[]),
+    )
+
+
+class Worker:
+    """Worker of one replica."""
+
+    def __init__(self, chief=True):
+        self.collective = SimpleNamespace(chief=chief)
+
+    def metric_values(self, variables):
+        return variables
+
+    def sums(self):
+        return self.accumulated
+
+    def set_sums(self, sums):
+        self.accumulated = sums
+
+
+def test_variables_round_trip(variables):
+    state = training_state.Variables(model_of([*variables.values()]))
+    named, values = state.state()
+    arrays = training_state.to_arrays(named)
+    assert [array.dtype for array in arrays.values()] == ["float32", "uint16", "int64"]
     before = [v.numpy() for v in variables.values()]
     for variable in variables.values():
         variable.assign(keras.ops.zeros_like(variable))
-    training_state.assign(variables, arrays.values())
+    state.set_state({**arrays, "metric 00000 a": np.ones(9), "sum 00000": np.ones(3)}, values)
     for variable, value in zip(variables.values(), before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
 
@@ -36,39 +64,55 @@ def test_arrays_round_trip(variables):
 @pytest.mark.parametrize("first", [True, False])
 def test_sums_of_metrics_are_those_of_the_first_replica(variables, first):
     variables["3 sum"] = keras.Variable(5, dtype="int64", aggregation="sum")
-    arrays = training_state.to_arrays(variables)
-    training_state.assign_sums(variables, arrays.values(), first)
+    state = training_state.Metrics(model_of(metrics=[*variables.values()]), Worker(first))
+    named, values = state.state()
+    state.set_state(training_state.to_arrays(named), values)
+    variables["2 count"].assign(0)
+    state.assign(in_epoch=True)
     assert int(variables["2 count"]) == 7
     assert int(variables["3 sum"]) == (5 if first else 0)
 
 
+def test_metrics_are_restored_once_and_within_an_epoch_only(variables):
+    count = variables["2 count"]
+    state = training_state.Metrics(model_of(metrics=[count]), Worker())
+    saved = training_state.to_arrays(state.state()[0])
+    count.assign(8)
+    state.set_state(saved, None)
+    state.assign(in_epoch=False)
+    state.assign(in_epoch=True)
+    assert int(count) == 8
+
+
 def test_check_refuses_another_shape_or_dtype(variables):
-    arrays = dict(training_state.to_arrays(variables))
-    training_state.check(variables, Checkpoint(Path("a"), arrays | {"metric 0": np.ones(9)}, {}))
-    for name, array in (("0 kernel", np.ones((2, 1), "float32")), ("2 count", np.array(7.0))):
+    state = training_state.Variables(model_of([*variables.values()]))
+    arrays = dict(training_state.to_arrays(state.state()[0]))
+    state.check(Checkpoint(Path("a"), arrays | {"metric 0": np.ones(9)}, {}))
+    kernel, _, count = arrays
+    for name, array in ((kernel, np.ones((2, 1), "float32")), (count, np.array(7.0))):
         with pytest.raises(Refused, match=f"'{name}' is .*; in the model '{name}' is"):
-            training_state.check(variables, Checkpoint(Path("a"), arrays | {name: array}, {}))
+            state.check(Checkpoint(Path("a"), arrays | {name: array}, {}))
 
 
-def test_sums_round_trip():
-    sums = Sums([None, tf.constant([2.0])], 3, 5)
-    arrays = training_state.to_arrays(training_state.sums_of(sums))
-    restored = training_state.sums_from(arrays, 3, 5, 2)
-    assert (restored.batches, restored.items, restored.gradients[0]) == (3, 5, None)
-    np.testing.assert_array_equal(restored.gradients[1], [2.0])
-
-
-def test_undo_restores_saved_values(variables):
-    undo, kernel = training_state.Undo(), variables["0 kernel"]
-    undo.restore()  # nothing was saved
-    undo.save([kernel])
-    kernel.assign([[5.0, 6.0]])
-    undo.restore()
-    np.testing.assert_array_equal(kernel.numpy(), [[1.0, 2.0]])
+@pytest.mark.parametrize(
+    "sums", [Sums([None, tf.constant([2.0])], 3, 5), Sums()], ids=["three batches", "nothing"]
+)
+def test_gradients_round_trip(sums):
+    worker = Worker()
+    worker.set_sums(sums)
+    state = training_state.Gradients(model_of(trainable=["a", "b"]), worker)
+    named, values = state.state()
+    worker.set_sums(None)
+    state.set_state(training_state.to_arrays(named), values)
+    restored = worker.sums()
+    assert (restored.batches, restored.items) == (sums.batches, sums.items)
+    for gradient, expected in zip(restored.gradients, sums.gradients, strict=True):
+        np.testing.assert_array_equal(gradient, expected)
 
 
 def test_generators_continue_from_a_saved_state():
-    states = training_state.generators()
+    generators = training_state.Generators()
+    arrays, values = generators.state()
     draws = random.random(), np.random.rand()  # noqa: NPY002
-    training_state.set_generators(states)
+    generators.set_state(arrays, values)
     assert (random.random(), np.random.rand()) == draws  # noqa: NPY002

@@ -22,20 +22,17 @@ import keras
 import tensorflow as tf
 
 from tfbig.engine import read_ahead
+from tfbig.ops import slices
 from tfbig.streaming import gradient_step
 from tfbig.system import keras_internals
+from tfbig.units import ceil_div
 
 
 def gradients(model: Any, data: Any) -> gradient_step.Gradients:
-    """Return the gradients and logs of one training step.
-
-    Args:
-        model: A `tfbig.mil.MIL`.
-        data: Batch in the form of Keras: `x`, `(x, y)` or `(x, y, sample_weight)`.
-    """
+    """Return the gradients and logs of one training step."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    slices = _BagSlices(model, x)
-    features = slices.features()
+    bags = _BagSlices(model, x)
+    features = bags.features()
     with tf.GradientTape() as tape:
         predicted = model.aggregator(features, training=True)
         loss = model.compute_loss(x, y, predicted, sample_weight, training=True)
@@ -51,7 +48,7 @@ def gradients(model: Any, data: Any) -> gradient_step.Gradients:
         return model.optimizer.scale_loss(compiled_loss(y, logits, sample_weight))
 
     encoder_variables = keras_internals.tensors_of(model.encoder.trainable_variables)
-    encoder_gradients = slices.gradients(encoder_variables, slice_loss)
+    encoder_gradients = bags.gradients(encoder_variables, slice_loss)
     by_variable = {v.ref(): g for v, g in zip(encoder_variables, encoder_gradients, strict=True)}
     gradients = [
         g + by_variable[v.ref()] if v.ref() in by_variable else g
@@ -71,61 +68,47 @@ class _BagSlices:
         by_handle = bags.dtype == tf.string
         shape = read_ahead.source_shape(bags, len(self.shape) + 2) if by_handle else tf.shape(bags)
         self.count = tf.cast(shape[1], tf.int32)
+        self.num_slices = ceil_div(self.count, self.size)
 
-    def read(self, start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the instances `[N, k, ...]` from `start` on, and the index after the last one."""
+    def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return the instances `[N, k, ...]` of a slice, its first index, and the index after its last one."""
+        start = index * self.size
         stop = tf.minimum(start + self.size, self.count)
-        if self.bags.dtype != tf.string:
-            return self.bags[:, start:stop], stop
-        dtype = tf.as_dtype(self.model.settings.source_dtype)
-        instances = read_ahead.read_source(self.bags, [(start, stop)], dtype)
-        instances = tf.ensure_shape(instances, [None, None, *self.shape])
-        return tf.cast(instances, self.model.twin.inputs[0].dtype), stop
+        if self.bags.dtype == tf.string:
+            dtype = tf.as_dtype(self.model.settings.source_dtype)
+            instances = read_ahead.read_source(self.bags, [(start, stop)], dtype)
+            instances = tf.cast(instances, self.model.twin.inputs[0].dtype)
+        else:
+            instances = self.bags[:, start:stop]
+        return tf.ensure_shape(instances, [None, None, *self.shape]), start, stop
 
     def features(self) -> tf.Tensor:
         """Return the features `[N, n, d]`; no variable changes except random generators."""
         encoder = self.model.encoder
 
-        def encode_slice(
-            start: tf.Tensor, parts: tf.TensorArray
-        ) -> tuple[tf.Tensor, tf.TensorArray]:
-            instances, stop = self.read(start)
-            flat = tf.reshape(instances, [-1, *self.shape])
+        def encode_slice(index: tf.Tensor, _: Any) -> Any:
+            instances, *_ = self.read(index)
             weights, state = encoder.trainable_variables, encoder.non_trainable_variables
-            z, new_state = encoder.stateless_call(weights, state, flat, training=True)
+            z, new_state = encoder.stateless_call(
+                weights, state, slices.merged(instances), training=True
+            )
             for variable, value in zip(state, new_state, strict=True):
                 if not keras.backend.is_float_dtype(variable.dtype):
                     variable.assign(value)
-            z = tf.reshape(z, tf.concat([tf.shape(instances)[:2], tf.shape(z)[1:]], 0))
-            return stop, parts.write(start // self.size, tf.einsum("ab...->ba...", z))
+            return slices.divided(z, instances), ()
 
         code = encoder.outputs[0]
-        parts = tf.TensorArray(code.dtype, -(-self.count // self.size), infer_shape=False)
-        _, parts = tf.while_loop(self._before_end, encode_slice, (0, parts), parallel_iterations=1)
-        features = tf.einsum("ab...->ba...", parts.concat())
+        features, _ = slices.joined(encode_slice, self.num_slices, code.dtype)
         return tf.ensure_shape(features, [None, None, *code.shape[1:]])
 
     def gradients(self, variables: list[Any], loss: Any) -> list[tf.Tensor]:
         """Return the sum over slices of the gradients of `loss(features of the slice, start, stop)`."""
 
-        def add_slice(start: tf.Tensor, sums: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-            instances, stop = self.read(start)
+        def of_slice(index: tf.Tensor, _: Any) -> Any:
+            instances, start, stop = self.read(index)
             with tf.GradientTape() as tape:
-                z = self.model.encoder(tf.reshape(instances, [-1, *self.shape]), training=True)
-                z = tf.reshape(z, tf.concat([tf.shape(instances)[:2], tf.shape(z)[1:]], 0))
-                value = loss(
-                    tf.ensure_shape(z, [None, None, *self.model.encoder.outputs[0].shape[1:]]),
-                    start,
-                    stop,
-                )
-            gradients = tape.gradient(value, variables, unconnected_gradients="zero")
-            return stop, [s + g for s, g in zip(sums, gradients, strict=True)]
+                z = self.model.encoder(slices.merged(instances), training=True)
+                value = loss(slices.divided(z, instances), start, stop)
+            return tape.gradient(value, variables, unconnected_gradients="zero"), ()
 
-        zeros = [tf.zeros_like(v) for v in variables]
-        _, sums = tf.while_loop(
-            lambda start, _: self._before_end(start), add_slice, (0, zeros), parallel_iterations=1
-        )
-        return sums
-
-    def _before_end(self, start: tf.Tensor, *_: Any) -> tf.Tensor:
-        return start < self.count
+        return slices.summed(of_slice, self.num_slices, [tf.zeros_like(v) for v in variables])

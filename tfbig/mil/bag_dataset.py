@@ -132,12 +132,12 @@ def foreground(bag: Bag, share: float, low: int = 3, high: int = 230) -> Bag:
         _foreground_shares(bag.read(i, min(i + at_once, bag.shape[0])), low, high)
         for i in range(0, bag.shape[0], at_once)
     ]
-    places = np.flatnonzero(np.concatenate(shares) >= share)
-    if not len(places):
+    kept = np.flatnonzero(np.concatenate(shares) >= share)
+    if not len(kept):
         raise SourceError(
             f"{bag.name}: none of {bag.shape[0]} tiles has a share of {share} of foreground. Exclude the bag."
         )
-    return bag if len(places) == bag.shape[0] else Subset(bag, places)
+    return bag if len(kept) == bag.shape[0] else Subset(bag, kept)
 
 
 def _foreground_shares(tiles: np.ndarray, low: int, high: int) -> np.ndarray:

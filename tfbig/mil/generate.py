@@ -68,8 +68,8 @@ def compose(
             rng.choice(keys, keys_of_bag, False),
             rng.choice(others, instances - keys_of_bag, False),
         ]
-        places = rng.permutation(np.concatenate(drawn))
-        bag: Bag = Subset(pool, places, classes[places] == key, f"{name} {number}")
+        indices = rng.permutation(np.concatenate(drawn))
+        bag: Bag = Subset(pool, indices, classes[indices] == key, f"{name} {number}")
         bags.append(bag if size is None else Resized(bag, size))
         labels.append(label)
     return BagSet(tuple(bags), np.array(labels, np.int64))

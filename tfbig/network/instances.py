@@ -23,8 +23,9 @@ from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.noise import SPATIAL, GlobalGenerator
 from tfbig.network.rules.normalisation import normalise
 from tfbig.network.rules.whole_values import add_seed
-from tfbig.ops import counter_random, moments
+from tfbig.ops import counter_random, moments, slices
 from tfbig.system.keras_internals import StochasticDepth
+from tfbig.system.parts import WithParts
 from tfbig.units import ceil_div
 
 layers = keras.layers
@@ -33,7 +34,7 @@ DROPS = (layers.Dropout, *SPATIAL, StochasticDepth)
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
-class Instances(keras.layers.Layer):
+class Instances(WithParts, keras.layers.Layer):
     """Layer that applies a model to every instance of a bag: `[N, n, ...]` to `[N, n, d]`.
 
     All instances of all N bags are one batch of the model, so in training its BatchNormalization uses the statistics of
@@ -58,6 +59,8 @@ class Instances(keras.layers.Layer):
         >>> tfbig.layers.Instances(encoder)(bag).shape
         TensorShape([2, 5, 4])
     """
+
+    PARTS = ("model",)
 
     def __init__(self, model: keras.Model, norm_slice: int | None = None, **options: Any) -> None:
         super().__init__(**options)
@@ -84,17 +87,12 @@ class Instances(keras.layers.Layer):
         count = tf.shape(bags)[1]
         num_slices = ceil_div(count, size)
 
-        def run_slice(index: Any, outputs: Any) -> Any:
+        def of_slice(index: Any, state: Any) -> Any:
             start, stop = partition(count, num_slices, index)
-            features = self._at_once(bags[:, start:stop], True)
-            return index + 1, outputs.write(index, tf.einsum("ab...->ba...", features))
+            return self._at_once(bags[:, start:stop], True), state
 
         dtype = self.model.compute_output_spec(self._instance_spec(bags), training=True).dtype
-        outputs = tf.TensorArray(dtype, num_slices, infer_shape=False)
-        _, outputs = tf.while_loop(
-            lambda index, _: index < num_slices, run_slice, (0, outputs), parallel_iterations=1
-        )
-        features = tf.einsum("ab...->ba...", outputs.concat())
+        features, _ = slices.joined(of_slice, num_slices, dtype)
         return tf.ensure_shape(features, self.compute_output_shape(bags.shape))
 
     def _at_once(self, bags: Any, training: bool | None) -> Any:
@@ -120,15 +118,7 @@ class Instances(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Return the config, with the serialised model."""
-        model = keras.saving.serialize_keras_object(self.model)
-        return super().get_config() | {"model": model, "norm_slice": self.norm_slice}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Instances:
-        """Create a layer from its config."""
-        config = dict(config)
-        model = keras.saving.deserialize_keras_object(config.pop("model"), custom_objects)
-        return cls(model, **config)
+        return super().get_config() | {"norm_slice": self.norm_slice} | self.parts_config()
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,15 @@ from tfbig.patchgd.latent_grid import check_encoder, shaped, slice_size
 from tfbig.patchgd.patch_reader import PatchReader
 from tfbig.streaming import gradient_step
 from tfbig.system import backend, keras_internals, replication, tf_errors, xla
+from tfbig.system.parts import WithParts
 
 LARGE_BYTES = 2**30
 """Bytes from which a latent grid stays on the host if there is an accelerator."""
 
 
-class PatchModel(xla.Choice, tf_errors.Unwrapped, patch_sampling.DrawCounter, keras.Model):
+class PatchModel(
+    WithParts, xla.Choice, tf_errors.Unwrapped, patch_sampling.DrawCounter, keras.Model
+):
     """Base class of models with an encoder of patches and further layers over their codes.
 
     Subclasses name these layers in `PARTS`, and their other arguments in `SETTINGS`.
@@ -29,7 +32,6 @@ class PatchModel(xla.Choice, tf_errors.Unwrapped, patch_sampling.DrawCounter, ke
     Args: as in `tfbig.PatchGD`.
     """
 
-    PARTS: tuple[str, ...] = ("encoder",)
     SETTINGS: tuple[str, ...] = ()
     SHARED = (
         *("patch", "sampling", "inner_steps", "accumulate", "sampler", "filling_norm"),
@@ -39,6 +41,7 @@ class PatchModel(xla.Choice, tf_errors.Unwrapped, patch_sampling.DrawCounter, ke
     def __init__(
         self,
         encoder: keras.Model,
+        *,
         patch: int | Sequence[int],
         stride: int | Sequence[int] | None,
         sampling: float | int,
@@ -109,20 +112,8 @@ class PatchModel(xla.Choice, tf_errors.Unwrapped, patch_sampling.DrawCounter, ke
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of the model."""
-        parts = {
-            name: keras.saving.serialize_keras_object(getattr(self, name)) for name in self.PARTS
-        }
-        return {name: getattr(self, name) for name in (*self.SHARED, *self.SETTINGS)} | parts
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Return a model from its config."""
-        config = dict(config)
-        parts = [
-            keras.saving.deserialize_keras_object(config.pop(name), custom_objects)
-            for name in cls.PARTS
-        ]
-        return cls(*parts, **config)
+        own = {name: getattr(self, name) for name in (*self.SHARED, *self.SETTINGS)}
+        return own | self.parts_config()
 
     def latent(self, images: Any) -> tf.Tensor:
         """Return Z of images, `[N, *cells, d]`, computed as in inference.
@@ -134,8 +125,8 @@ class PatchModel(xla.Choice, tf_errors.Unwrapped, patch_sampling.DrawCounter, ke
         codes = slice_encoder.fill(
             self.encoder,
             patches.take,
-            patches.places(),
-            self.slice(patches),
+            patches.indices(),
+            self.patches_per_slice(patches),
             training=False,
             on_host=self.on_host(patches),
         )
@@ -153,30 +144,17 @@ class PatchModel(xla.Choice, tf_errors.Unwrapped, patch_sampling.DrawCounter, ke
         options = (channels, self.source_dtype, exact, self.extents)
         return PatchReader(images, self.patch, self.stride, *options)
 
-    def slice(self, patches: PatchReader) -> Any:
-        """Return the number of patches of each image in a slice of the encoder.
-
-        Args:
-            patches: Patches of the images.
-        """
+    def patches_per_slice(self, patches: PatchReader) -> Any:
+        """Return the number of patches of each image in a slice of the encoder."""
         set_size = patch_sampling.set_size(self.sampling, patches.count)
         return slice_size(self.patches_at_once, patches.batch, set_size)
 
     def shaped(self, codes: tf.Tensor, patches: PatchReader) -> tf.Tensor:
-        """Return codes `[N, n, d]` as Z `[N, *cells, d]`.
-
-        Args:
-            codes: Codes of all patches.
-            patches: Patches of the images.
-        """
+        """Return codes `[N, n, d]` as Z `[N, *cells, d]`."""
         return shaped(codes, patches, self.encoder)
 
     def on_host(self, patches: PatchReader) -> bool:
-        """Return whether Z is kept in host memory.
-
-        Args:
-            patches: Patches of the images.
-        """
+        """Return whether Z is kept in host memory."""
         if self.latent_on_host is not None:
             return self.latent_on_host
         if backend.accelerator() is None or tf.distribute.has_strategy():
@@ -186,14 +164,7 @@ class PatchModel(xla.Choice, tf_errors.Unwrapped, patch_sampling.DrawCounter, ke
 
 
 class TrainingStep:
-    """State that every training step starts from: the patches, the sampler of sets, and where Z is stored.
-
-    Args:
-        model: The model.
-        images: Tensors or handles.
-        scale: "published" or "unbiased".
-        exact: Whether the size of an image must be a multiple of the patch.
-    """
+    """State that every training step starts from: the patches, the sampler of sets, and where Z is stored."""
 
     def __init__(self, model: PatchModel, images: Any, scale: str, exact: bool = False) -> None:
         self.patches = model.patches(images, exact)
@@ -202,7 +173,7 @@ class TrainingStep:
         self.choose = patch_sampling.Chooser(
             model.sampling, model.sampler, scale, batch, count, self.seed
         )
-        self.slice = slice_size(model.patches_at_once, batch, self.choose.size)
+        self.patches_per_slice = slice_size(model.patches_at_once, batch, self.choose.size)
         self.on_host = model.on_host(self.patches)
-        self.total = model.inner_steps or self.choose.num_sets
+        self.num_inner_steps = model.inner_steps or self.choose.num_sets
         self.variables = keras_internals.tensors_of(model.trainable_variables)

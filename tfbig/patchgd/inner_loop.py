@@ -48,6 +48,7 @@ class _InnerLoop:
     def __init__(self, model: Any, inner: InnerStep, shapes: Any) -> None:
         self.model, self.inner, self.shapes = model, inner, shapes
         self.variables = keras_internals.tensors_of(model.trainable_variables)
+        # Set while an inner step is traced, and read after it: a loop of TensorFlow returns tensors alone.
         self.has_gradient = [True] * len(self.variables)
 
     def run(self, total: tf.Tensor, state: Any) -> Any:

@@ -13,6 +13,7 @@ from tfbig.geometry import patch_grid
 from tfbig.patchgd import patch_sampling, slice_encoder
 from tfbig.patchgd.patch_reader import PatchReader
 from tfbig.system import keras_internals
+from tfbig.system.parts import WithParts
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
@@ -59,7 +60,7 @@ class SideBySide(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
-class LatentGrid(patch_sampling.DrawCounter, keras.layers.Layer):
+class LatentGrid(WithParts, patch_sampling.DrawCounter, keras.layers.Layer):
     """Codes of all patches of an image at their places: `[N, *extents, C]` to Z `[N, *cells, d]`.
 
     Without `sampling` it is a plain layer: all patches are one batch of the encoder. With `sampling` it trains by
@@ -99,6 +100,8 @@ class LatentGrid(patch_sampling.DrawCounter, keras.layers.Layer):
         >>> bool(np.allclose(z[0, 1, 2], encoder(image[:, 4:8, 8:12])[0]))
         True
     """
+
+    PARTS = ("encoder",)
 
     def __init__(
         self,
@@ -141,9 +144,9 @@ class LatentGrid(patch_sampling.DrawCounter, keras.layers.Layer):
         patches = PatchReader(images, self.patch, self.stride, images.shape[-1], images.dtype)
         if training and self.sampling is not None:
             return self._sampled(patches, self.sampling)
-        places = patches.places()
+        indices = patches.indices()
         size = slice_size(self.patches_at_once, patches.batch, patches.count)
-        codes = slice_encoder.encode(self.encoder, patches.take, places, size, bool(training))
+        codes = slice_encoder.encode(self.encoder, patches.take, indices, size, bool(training))
         return shaped(codes, patches, self.encoder)
 
     def _sampled(self, patches: PatchReader, sampling: float | int) -> tf.Tensor:
@@ -159,10 +162,10 @@ class LatentGrid(patch_sampling.DrawCounter, keras.layers.Layer):
         )
         size = slice_size(self.patches_at_once, patches.batch, choose.size)
         codes = filled(self, patches, size, seed)
-        places, weights = choose(tf.constant(0), lambda: codes)
-        fresh = slice_encoder.encode(self.encoder, patches.take, places, size)
+        indices, weights = choose(tf.constant(0), lambda: codes)
+        fresh = slice_encoder.encode(self.encoder, patches.take, indices, size)
         return shaped(
-            replaced(codes, places, patch_sampling.weighted(fresh, weights)), patches, self.encoder
+            replaced(codes, indices, patch_sampling.weighted(fresh, weights)), patches, self.encoder
         )
 
     def compute_output_shape(self, shape: Any) -> Any:
@@ -190,19 +193,8 @@ class LatentGrid(patch_sampling.DrawCounter, keras.layers.Layer):
             "filling_norm",
             "seed",
         )
-        encoder = keras.saving.serialize_keras_object(self.encoder)
-        return (
-            super().get_config()
-            | {name: getattr(self, name) for name in names}
-            | {"encoder": encoder}
-        )
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> LatentGrid:
-        """Return a layer from its config."""
-        config = dict(config)
-        encoder = keras.saving.deserialize_keras_object(config.pop("encoder"), custom_objects)
-        return cls(encoder, **config)
+        own = {name: getattr(self, name) for name in names}
+        return super().get_config() | own | self.parts_config()
 
 
 def patch_model(
@@ -252,21 +244,14 @@ def filled(
 
     With `filling_norm="published"`, BatchNormalization has the statistics of slices of shuffled patches; with "frozen",
     its moving statistics, and patches are encoded in the order of the grid.
-
-    Args:
-        layer: Layer or model with `encoder` and `filling_norm`.
-        patches: Patches of the images.
-        size: Patches of each image in a slice.
-        seed: Two integers, the seed of the shuffling.
-        on_host: Whether to gather the codes in host memory.
     """
-    places = patches.places()
+    indices = patches.indices()
     training = layer.filling_norm == "published"
     if not training or not mixes_patches(layer.encoder):
-        return slice_encoder.fill(layer.encoder, patches.take, places, size, training, on_host)
+        return slice_encoder.fill(layer.encoder, patches.take, indices, size, training, on_host)
     shuffle_seed = patch_sampling.seed_of_part(seed, 0)
     numbers = tf.random.stateless_uniform([patches.batch, patches.count], shuffle_seed)
-    shuffled = tf.ensure_shape(tf.argsort(numbers), places.shape)
+    shuffled = tf.ensure_shape(tf.argsort(numbers), indices.shape)
     codes = slice_encoder.fill(layer.encoder, patches.take, shuffled, size, training, on_host)
     with slice_encoder.placed(on_host):
         return tf.gather(codes, tf.argsort(shuffled), batch_dims=1)
@@ -296,15 +281,15 @@ def interleaved(first: int, axes: int) -> list[int]:
     return [first + axes * inside + axis for axis in range(axes) for inside in (0, 1)]
 
 
-def replaced(codes: tf.Tensor, places: tf.Tensor, fresh: tf.Tensor) -> tf.Tensor:
-    """Return codes with some of them replaced, a copy of `codes` where the rows at `places` are `fresh`.
+def replaced(codes: tf.Tensor, indices: tf.Tensor, fresh: tf.Tensor) -> tf.Tensor:
+    """Return codes with some of them replaced, a copy of `codes` where the rows at `indices` are `fresh`.
 
     This is how PatchGD puts the codes of an inner step into Z (Gupta et al., "Patch gradient descent: training neural
     networks on very large images"); the gradient reaches `fresh`, and `codes` elsewhere.
 
     Args:
         codes: Codes of all patches, `[N, n, ...]`.
-        places: Numbers of the patches to replace, int32 `[N, m]`, each once per image.
+        indices: Numbers of the patches to replace, int32 `[N, m]`, each once per image.
         fresh: New codes, `[N, m, ...]`.
 
     Returns:
@@ -319,9 +304,9 @@ def replaced(codes: tf.Tensor, places: tf.Tensor, fresh: tf.Tensor) -> tf.Tensor
         >>> tfbig.patchgd.replaced(codes, tf.constant([[1, 3]]), fresh)[0, :, 0].numpy()
         array([0., 7., 0., 8.], dtype=float32)
     """
-    shape = tf.shape(places)
+    shape = tf.shape(indices)
     images = tf.tile(tf.range(shape[0])[:, None], [1, shape[1]])
-    index = tf.stack([images, places], -1)
+    index = tf.stack([images, indices], -1)
     return tf.tensor_scatter_nd_update(codes, index, fresh)
 
 
@@ -343,9 +328,6 @@ def mixes_patches(encoder: keras.Model) -> bool:
 
 def check_encoder(encoder: keras.Model) -> None:
     """Check that a model can encode patches.
-
-    Args:
-        encoder: The model.
 
     Raises:
         ValueError: It has several inputs or outputs, a code of unknown size, or activity regularizers, whose losses

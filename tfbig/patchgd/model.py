@@ -119,18 +119,18 @@ class PatchGD(PatchModel):
     ) -> None:
         super().__init__(
             encoder,
-            patch,
-            stride,
-            sampling,
-            inner_steps,
-            accumulate,
-            sampler,
-            encoder_scale,
-            filling_norm,
-            patches_at_once,
-            source_dtype,
-            latent_on_host,
-            seed,
+            patch=patch,
+            stride=stride,
+            sampling=sampling,
+            inner_steps=inner_steps,
+            accumulate=accumulate,
+            sampler=sampler,
+            scale=encoder_scale,
+            filling_norm=filling_norm,
+            patches_at_once=patches_at_once,
+            source_dtype=source_dtype,
+            latent_on_host=latent_on_host,
+            seed=seed,
             **options,
         )
         if sampler == "attention" and not hasattr(head, "attention"):
@@ -161,7 +161,11 @@ class PatchGD(PatchModel):
         """Return the outputs of the head for images or handles."""
         patches = self.patches(images)
         codes = slice_encoder.encode(
-            self.encoder, patches.take, patches.places(), self.slice(patches), bool(training)
+            self.encoder,
+            patches.take,
+            patches.indices(),
+            self.patches_per_slice(patches),
+            bool(training),
         )
         return self.head(self.shaped(codes, patches), training=training)
 
@@ -225,7 +229,7 @@ class _PatchGDStep(TrainingStep):
 
     def run(self) -> tuple[list[Any], Any, tf.Tensor]:
         """Return gradients that were not applied, the predictions of the last inner step, and the mean loss."""
-        codes = filled(self.model, self.patches, self.slice, self.seed, self.on_host)
+        codes = filled(self.model, self.patches, self.patches_per_slice, self.seed, self.on_host)
         batch = patch_sampling.static(self.patches.batch)
         no_predictions, shapes = (
             keras.tree.map_structure(build, self.model._outputs)
@@ -235,7 +239,11 @@ class _PatchGDStep(TrainingStep):
             )
         )
         gradients, state, loss = inner_loop.run(
-            self.model, self.total, self._inner, (codes, no_predictions), (codes.shape, shapes)
+            self.model,
+            self.num_inner_steps,
+            self._inner,
+            (codes, no_predictions),
+            (codes.shape, shapes),
         )
         return gradients, state[1], loss
 
@@ -243,11 +251,13 @@ class _PatchGDStep(TrainingStep):
         """Compute one inner step; return its gradients, the loss, and Z and predictions."""
         model, (codes, _) = self.model, state
         x, y, sample_weight = self.data
-        places, weights = self.choose(step, lambda: self._attention(codes))
+        indices, weights = self.choose(step, lambda: self._attention(codes))
         with tf.GradientTape() as tape:
-            fresh = slice_encoder.encode(model.encoder, self.patches.take, places, self.slice)
+            fresh = slice_encoder.encode(
+                model.encoder, self.patches.take, indices, self.patches_per_slice
+            )
             with slice_encoder.placed(self.on_host):
-                codes = replaced(codes, places, patch_sampling.weighted(fresh, weights))
+                codes = replaced(codes, indices, patch_sampling.weighted(fresh, weights))
             predicted = model.head(model.shaped(codes, self.patches), training=True)
             loss = model.compute_loss(x, y, predicted, sample_weight, training=True)
             scaled = model.optimizer.scale_loss(loss)

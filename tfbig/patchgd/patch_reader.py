@@ -72,20 +72,16 @@ class PatchReader:
         self._all = _cut(images, extents_of_images, self.cells, self._patch, self._stride)
         self.count = sizes(self._all)[1]
 
-    def places(self) -> tf.Tensor:
+    def indices(self) -> tf.Tensor:
         """Return the numbers of all patches, `[N, n]`."""
         return tf.tile(tf.range(self.count)[None], [self.batch, 1])
 
-    def take(self, places: tf.Tensor) -> tf.Tensor:
-        """Return the patches with the numbers `places`, `[N, k, *patch, C]`.
-
-        Args:
-            places: Numbers of patches, `[N, k]`.
-        """
+    def take(self, indices: tf.Tensor) -> tf.Tensor:
+        """Return the patches with the numbers `indices`, `[N, k, *patch, C]`."""
         if not self._by_handle:
-            return tf.gather(self._all, places, batch_dims=1)
-        patches = callbacks.numpy_function(self._read, [self._images, places], self._dtype)
-        return tf.ensure_shape(patches, [*places.shape, *self._patch, self._channels])
+            return tf.gather(self._all, indices, batch_dims=1)
+        patches = callbacks.numpy_function(self._read, [self._images, indices], self._dtype)
+        return tf.ensure_shape(patches, [*indices.shape, *self._patch, self._channels])
 
     def _read_cells(self) -> tf.Tensor:
         def cells(handles: np.ndarray) -> np.ndarray:
@@ -121,9 +117,9 @@ class PatchReader:
                 "(tfbig.sources.Padded)."
             )
 
-    def _read(self, handles: np.ndarray, places: np.ndarray) -> np.ndarray:
+    def _read(self, handles: np.ndarray, indices: np.ndarray) -> np.ndarray:
         images = [sources.resolve(h.decode()) for h in np.ravel(handles)]
-        pairs = zip(images, places, strict=True)
+        pairs = zip(images, indices, strict=True)
         return np.stack(
             [read_patches(image, self._grid(image), numbers) for image, numbers in pairs]
         )
@@ -143,8 +139,8 @@ def _cut(
         if not divides:
             starts = tf.minimum(tf.range(num_cells(extent, size, step)) * step, extent - size)
             with tf.control_dependencies([_assert_large_enough(extent, size)]):
-                places = starts[:, None] + tf.range(size)
-            images = tf.gather(images, tf.reshape(places, [-1]), axis=axis)
+                pixels = starts[:, None] + tf.range(size)
+            images = tf.gather(images, tf.reshape(pixels, [-1]), axis=axis)
     count = len(patch)
     pairs = [n for pair in zip(cells, patch, strict=True) for n in pair]
     cells_and_patches = tf.reshape(images, [batch, *pairs, channels])

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfbig.choices import SAMPLERS, SCALES
 from tfbig.system import traces
+from tfbig.units import ceil_div
 
 
 class Chooser:
@@ -45,7 +46,7 @@ class Chooser:
     Example:
         >>> choose = tfbig.patchgd.Chooser(2, "shuffle", "unbiased", batch=1, count=6, seed=tf.constant([0, 1]))
         >>> sets = [choose(tf.constant(step), lambda: None) for step in range(choose.num_sets)]
-        >>> sorted(int(n) for places, _ in sets for n in places[0])  # each patch is in one set
+        >>> sorted(int(n) for indices, _ in sets for n in indices[0])  # each patch is in one set
         [0, 1, 2, 3, 4, 5]
         >>> sets[0][1].numpy()  # three sets
         array([[3., 3.]], dtype=float32)
@@ -63,7 +64,7 @@ class Chooser:
         self.sampler, self.scale, self.seed = sampler, scale, seed
         self.batch, self.count = batch, count
         self.size = set_size(sampling, count)
-        self.num_sets = -(-count // self.size)
+        self.num_sets = ceil_div(count, self.size)
 
     def __call__(
         self, step: tf.Tensor, attention: Callable[[], tf.Tensor]
@@ -75,21 +76,21 @@ class Chooser:
             attention: Function that returns the attention to all patches, `[N, n]`.
         """
         if self.sampler == "shuffle":
-            places = self._dealt(step)
-            weights = tf.cast(tf.fill(tf.shape(places), self.num_sets), tf.float32)
+            indices = self._dealt(step)
+            weights = tf.cast(tf.fill(tf.shape(indices), self.num_sets), tf.float32)
         else:
-            places, weights = self._drawn(step, attention)
-        order = tf.argsort(places)  # adjacent patches are read together
-        places, weights = (tf.gather(t, order, batch_dims=1) for t in (places, weights))
-        return places, weights if self.scale == "unbiased" else tf.ones_like(weights)
+            indices, weights = self._drawn(step, attention)
+        order = tf.argsort(indices)  # adjacent patches are read together
+        indices, weights = (tf.gather(t, order, batch_dims=1) for t in (indices, weights))
+        return indices, weights if self.scale == "unbiased" else tf.ones_like(weights)
 
     def _seed(self, number: tf.Tensor) -> tf.Tensor:
         return seed_of_part(self.seed, number + 1)
 
     def _dealt(self, step: tf.Tensor) -> tf.Tensor:
-        turn, place = step // self.num_sets, step % self.num_sets
+        turn, number = step // self.num_sets, step % self.num_sets
         keys = tf.random.stateless_uniform([self.batch, self.count], self._seed(turn))
-        start, stop = (self.count * (place + i) // self.num_sets for i in (0, 1))
+        start, stop = (self.count * (number + i) // self.num_sets for i in (0, 1))
         dealt = tf.argsort(keys)[:, start:stop]
         exact = isinstance(self.count, int) and self.count % self.num_sets == 0
         size = self.count // self.num_sets if exact else None
@@ -103,11 +104,11 @@ class Chooser:
         if self.sampler == "attention":
             weights = tf.ensure_shape(tf.cast(attention(), tf.float32), probabilities.shape)
             probabilities = (weights / tf.reduce_sum(weights, 1, keepdims=True) + uniform) / 2
-        places = tf.random.stateless_categorical(
+        indices = tf.random.stateless_categorical(
             tf.math.log(probabilities), self.size, self._seed(step), tf.int32
         )
-        drawn = tf.gather(probabilities, places, batch_dims=1)
-        return places, 1.0 / (tf.cast(self.size, tf.float32) * drawn)
+        drawn = tf.gather(probabilities, indices, batch_dims=1)
+        return indices, 1.0 / (tf.cast(self.size, tf.float32) * drawn)
 
 
 class DrawCounter:
@@ -190,11 +191,6 @@ def weighted(codes: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 def check_sampling(sampling: float | int, sampler: str, scale: str) -> None:
     """Check the settings of the sampling of patches.
 
-    Args:
-        sampling: As in `Chooser`.
-        sampler: As in `Chooser`.
-        scale: As in `Chooser`.
-
     Raises:
         ValueError: A setting is not one of the options, or out of range.
     """
@@ -210,11 +206,6 @@ def check_sampling(sampling: float | int, sampler: str, scale: str) -> None:
 def check_option(name: str, value: str, options: Sequence[str]) -> None:
     """Check that a setting is one of the options.
 
-    Args:
-        name: Name of the setting.
-        value: Its value.
-        options: The options.
-
     Raises:
         ValueError: `value` is not in `options`.
     """
@@ -224,9 +215,6 @@ def check_option(name: str, value: str, options: Sequence[str]) -> None:
 
 def check_counts(**counts: int | None) -> None:
     """Check that counts are positive integers or None.
-
-    Args:
-        **counts: The counts by name.
 
     Raises:
         ValueError: A count is neither.

@@ -22,10 +22,11 @@ from tfbig.patchgd.latent_grid import LatentGrid, filled, interleaved, replaced,
 from tfbig.patchgd.patch_reader import PatchReader
 from tfbig.streaming import gradient_step
 from tfbig.system import keras_internals, tf_errors
+from tfbig.system.parts import WithParts
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
-class Mask(keras.layers.Layer):
+class Mask(WithParts, keras.layers.Layer):
     """Layer from Z `[N, *cells, ...]` to the mask `[N, *extents, K]`: decodes every cell with the cells around it.
 
     Args:
@@ -35,6 +36,8 @@ class Mask(keras.layers.Layer):
         context: Number of adjacent cells on each side that the decoder sees too; zeros outside the image.
         **options: Options of `keras.layers.Layer`, such as `name`.
     """
+
+    PARTS = ("decoder",)
 
     def __init__(
         self, decoder: keras.Model, patch: Sequence[int], context: int = 0, **options: Any
@@ -53,8 +56,8 @@ class Mask(keras.layers.Layer):
         cells = slice_encoder.sizes(z)[1 : 1 + len(self.patch)]
         windows = Windows(z, len(self.patch), self.context)
         count = prod(cells) if all(isinstance(n, int) for n in cells) else tf.reduce_prod(cells)
-        places = tf.tile(tf.range(count)[None], [tf.shape(z)[0], 1])
-        masks = slice_encoder.encode(self.cropped, windows.take, places, count, bool(training))
+        indices = tf.tile(tf.range(count)[None], [tf.shape(z)[0], 1])
+        masks = slice_encoder.encode(self.cropped, windows.take, indices, count, bool(training))
         return assembled(masks, cells, self.patch)
 
     def compute_output_shape(self, shape: Any) -> Any:
@@ -71,16 +74,8 @@ class Mask(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of the layer."""
-        decoder = keras.saving.serialize_keras_object(self.decoder)
-        config = {"decoder": decoder, "patch": self.patch, "context": self.context}
-        return super().get_config() | config
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Mask:
-        """Return a layer from its config."""
-        config = dict(config)
-        decoder = keras.saving.deserialize_keras_object(config.pop("decoder"), custom_objects)
-        return cls(decoder, **config)
+        own = {"patch": self.patch, "context": self.context}
+        return super().get_config() | own | self.parts_config()
 
 
 class Windows:
@@ -104,34 +99,30 @@ class Windows:
         self._cells, self._padded = cells, padded
         self._flat = tf.reshape(tf.pad(z, edges), [batch, total, *self.map, map_and_depth[-1]])
 
-    def take(self, places: tf.Tensor) -> tf.Tensor:
-        """Return the windows around cells, `[N, k, *window, d]`.
-
-        Args:
-            places: Numbers of cells, `[N, k]`.
-        """
-        count, across = places.shape[1], 1 + 2 * self.context
-        first = tf.zeros_like(places)
-        remaining, step = places, 1
+    def take(self, indices: tf.Tensor) -> tf.Tensor:
+        """Return the windows around cells, `[N, k, *window, d]`."""
+        count, across = indices.shape[1], 1 + 2 * self.context
+        first = tf.zeros_like(indices)
+        remaining, step = indices, 1
         for cells, padded in reversed(list(zip(self._cells, self._padded, strict=True))):
             first += remaining % cells * step
             remaining, step = remaining // cells, step * padded
         offsets = []
-        for place in product(range(across), repeat=self.axes):
+        for cell in product(range(across), repeat=self.axes):
             offset = 0
-            for number, padded in zip(place, self._padded, strict=True):
+            for number, padded in zip(cell, self._padded, strict=True):
                 offset = offset * padded + number
             offsets.append(offset)
         cells_of_windows = first[..., None] + tf.stack(offsets)
         windows = tf.gather(self._flat, cells_of_windows, batch_dims=1)  # [N, k, cells, *map, d]
-        shape = tf.shape(places)
+        shape = tf.shape(indices)
         windows = tf.reshape(
             windows, [shape[0], shape[1], *[across] * self.axes, *self.map, windows.shape[-1]]
         )
         windows = tf.transpose(windows, [0, 1, *interleaved(2, self.axes), 2 + 2 * self.axes])
         window = [across * n for n in self.map]
         windows = tf.reshape(windows, [shape[0], shape[1], *window, windows.shape[-1]])
-        return tf.ensure_shape(windows, [places.shape[0], count, *window, windows.shape[-1]])
+        return tf.ensure_shape(windows, [indices.shape[0], count, *window, windows.shape[-1]])
 
 
 def assembled(patches: tf.Tensor, cells: Sequence[Any], patch: Sequence[int]) -> tf.Tensor:
@@ -250,18 +241,18 @@ class PatchGDSegmentation(PatchModel):
     ) -> None:
         super().__init__(
             encoder,
-            patch,
-            None,
-            sampling,
-            inner_steps,
-            accumulate,
-            sampler,
-            scale,
-            filling_norm,
-            patches_at_once,
-            source_dtype,
-            latent_on_host,
-            seed,
+            patch=patch,
+            stride=None,
+            sampling=sampling,
+            inner_steps=inner_steps,
+            accumulate=accumulate,
+            sampler=sampler,
+            scale=scale,
+            filling_norm=filling_norm,
+            patches_at_once=patches_at_once,
+            source_dtype=source_dtype,
+            latent_on_host=latent_on_host,
+            seed=seed,
             **options,
         )
         if sampler == "attention":
@@ -294,9 +285,9 @@ class PatchGDSegmentation(PatchModel):
     def call(self, images: Any, training: bool | None = None) -> Any:
         """Return the masks of images or handles."""
         patches = self.patches(images)
-        size = self.slice(patches)
+        size = self.patches_per_slice(patches)
         codes = slice_encoder.encode(
-            self.encoder, patches.take, patches.places(), size, bool(training)
+            self.encoder, patches.take, patches.indices(), size, bool(training)
         )
         return self._mask(self.shaped(codes, patches), training=training)
 
@@ -314,7 +305,7 @@ class PatchGDSegmentation(PatchModel):
         masks = self(x, training=False)
         patches = self.patches(x)
         labels = self._labels(y)
-        y = assembled(labels.take(patches.places()), patches.cells, self.patch)
+        y = assembled(labels.take(patches.indices()), patches.cells, self.patch)
         loss = self.compute_loss(x, y, masks, sample_weight, training=False)
         keras_internals.track_loss(self, loss, tf.shape(masks)[0])
         return self.compute_metrics(x, y, masks, sample_weight)
@@ -344,13 +335,19 @@ class PatchGDSegmentation(PatchModel):
         with source.lent() as handle, sources.write_npy(path, shape, pixel.dtype) as writer:
             patches = self.patches(tf.constant([handle]))
             codes = slice_encoder.fill(
-                self.encoder, patches.take, patches.places(), self.slice(patches), False
+                self.encoder,
+                patches.take,
+                patches.indices(),
+                self.patches_per_slice(patches),
+                False,
             )
             windows = Windows(self.shaped(codes, patches), len(self.patch), self.context)
             rows, columns = (int(n) for n in patches.cells)
             for row in range(rows):
-                places = tf.range(row * columns, (row + 1) * columns)[None]
-                masks = slice_encoder.fill(self._mask.cropped, windows.take, places, columns, False)
+                indices = tf.range(row * columns, (row + 1) * columns)[None]
+                masks = slice_encoder.fill(
+                    self._mask.cropped, windows.take, indices, columns, False
+                )
                 band = assembled(masks, (1, columns), self.patch)[0]
                 writer.write(row * self.patch[0], convert(band.numpy()))
         return sources.open(path)
@@ -370,52 +367,60 @@ class _SegmentationStep(TrainingStep):
         self.labels = model._labels(y)
 
     def run(self) -> tuple[list[Any], Any, tf.Tensor]:
-        """Return gradients that were not applied, the last compared `(places, masks)`, and the mean loss."""
+        """Return gradients that were not applied, the last compared `(indices, masks)`, and the mean loss."""
         model = self.model
-        codes = filled(model, self.patches, self.slice, self.seed, self.on_host)
-        all_places = self.patches.places()
-        places, masks = all_places[:, :0], self._no_masks()
+        codes = filled(model, self.patches, self.patches_per_slice, self.seed, self.on_host)
+        all_indices = self.patches.indices()
+        indices, masks = all_indices[:, :0], self._no_masks()
         if model.fill_mask:
             training = model.filling_norm == "published"
-            places = all_places
+            indices = all_indices
             masks = slice_encoder.fill(
-                model._mask.cropped, self._windows(codes).take, places, self.slice, training
+                model._mask.cropped,
+                self._windows(codes).take,
+                indices,
+                self.patches_per_slice,
+                training,
             )
-        num_places = places.shape[1] if model.fill_mask else None
-        batch = places.shape[0]
+        num_indices = indices.shape[1] if model.fill_mask else None
+        batch = indices.shape[0]
         shapes = (
             codes.shape,
-            tf.TensorShape([batch, num_places]),
-            tf.TensorShape([batch, num_places, *masks.shape[2:]]),
+            tf.TensorShape([batch, num_indices]),
+            tf.TensorShape([batch, num_indices, *masks.shape[2:]]),
         )
-        state = codes, places, masks
-        gradients, state, loss = inner_loop.run(model, self.total, self._inner, state, shapes)
+        state = codes, indices, masks
+        gradients, state, loss = inner_loop.run(
+            model, self.num_inner_steps, self._inner, state, shapes
+        )
         return gradients, state[1:], loss
 
-    def compared(self, places: tf.Tensor, masks: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def compared(self, indices: tf.Tensor, masks: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return labels and predictions as images: whole ones, or the patches of a set one below the other."""
         cells: Sequence[Any] = self.patches.cells
         if not self.model.fill_mask:
-            cells = (slice_encoder.sizes(places)[1], *[1] * (len(self.model.patch) - 1))
+            cells = (slice_encoder.sizes(indices)[1], *[1] * (len(self.model.patch) - 1))
         patch = self.model.patch
-        return assembled(self.labels.take(places), cells, patch), assembled(masks, cells, patch)
+        return assembled(self.labels.take(indices), cells, patch), assembled(masks, cells, patch)
 
     def _inner(self, step: tf.Tensor, state: Any) -> tuple[list[Any], tf.Tensor, Any]:
-        model, (codes, places, masks) = self.model, state
+        model, (codes, indices, masks) = self.model, state
         chosen, weights = self.choose(step, lambda: codes)
         with tf.GradientTape() as tape:
-            fresh = slice_encoder.encode(model.encoder, self.patches.take, chosen, self.slice)
+            fresh = slice_encoder.encode(
+                model.encoder, self.patches.take, chosen, self.patches_per_slice
+            )
             with slice_encoder.placed(self.on_host):
                 codes = replaced(codes, chosen, fresh)
             new_masks = self._masks(codes, chosen, training=True)
             if model.fill_mask:
                 masks = replaced(masks, chosen, patch_sampling.weighted(new_masks, weights))
             else:
-                places, masks = chosen, new_masks
-            labels, predicted = self.compared(places, masks)
+                indices, masks = chosen, new_masks
+            labels, predicted = self.compared(indices, masks)
             loss = model.compute_loss(self.x, labels, predicted, self.sample_weight, training=True)
             scaled = model.optimizer.scale_loss(loss)
-        return tape.gradient(scaled, self.variables), loss, (codes, places, masks)
+        return tape.gradient(scaled, self.variables), loss, (codes, indices, masks)
 
     def _no_masks(self) -> tf.Tensor:
         """Return no patches of the mask of each image; a decoder need not accept an empty batch."""
@@ -426,9 +431,9 @@ class _SegmentationStep(TrainingStep):
         z = self.model.shaped(codes, self.patches)
         return Windows(z, len(self.model.patch), self.model.context)
 
-    def _masks(self, codes: tf.Tensor, places: tf.Tensor, training: bool = False) -> tf.Tensor:
+    def _masks(self, codes: tf.Tensor, indices: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Return the patches of the mask at some cells, with a gradient for Z too."""
-        windows = self._windows(codes).take(places)
+        windows = self._windows(codes).take(indices)
         return slice_encoder.applied(self.model._mask.cropped, windows, training)
 
 

@@ -21,8 +21,13 @@ import keras
 import tensorflow as tf
 
 from tfbig.geometry.windows import partition
+from tfbig.ops import slices
 from tfbig.system import traces
 from tfbig.system.backend import HOST
+from tfbig.units import ceil_div
+
+AT_ONCE = 2
+"""Slices at the same time: the next one is read ahead."""
 
 Take = Callable[[tf.Tensor], tf.Tensor]
 """Function from numbers of patches `[N, k]` to the patches `[N, k, *patch, C]`."""
@@ -31,7 +36,7 @@ Take = Callable[[tf.Tensor], tf.Tensor]
 def fill(
     encoder: keras.Model,
     take: Take,
-    places: tf.Tensor,
+    indices: tf.Tensor,
     size: Any,
     training: bool,
     on_host: bool = False,
@@ -41,7 +46,7 @@ def fill(
     Args:
         encoder: Model from patches `[B, *patch, C]` to codes `[B, ...]`.
         take: Function that reads patches.
-        places: Numbers of the patches, `[N, k]`.
+        indices: Numbers of the patches, `[N, k]`.
         size: Largest number of patches of each image in a slice.
         training: Whether BatchNormalization has the statistics of the slice and updates its moving ones, and dropout is
             active.
@@ -52,7 +57,7 @@ def fill(
     """
     weights = [tf.stop_gradient(w) for w in _values(encoder.trainable_variables)]
     state = _values(encoder.non_trainable_variables)
-    codes, state = _PatchSlices(encoder, take, places, size, training).forward(
+    codes, state = _PatchSlices(encoder, take, indices, size, training).forward(
         weights, state, on_host
     )
     if training:
@@ -61,40 +66,27 @@ def fill(
 
 
 def encode(
-    encoder: keras.Model, take: Take, places: tf.Tensor, size: Any, training: bool = True
+    encoder: keras.Model, take: Take, indices: tf.Tensor, size: Any, training: bool = True
 ) -> tf.Tensor:
     """Return the codes of patches, with a gradient for the encoder's weights.
 
     If one slice is known to hold all patches, the tape keeps the activations of the encoder; otherwise nothing of a
     slice is kept and the backward pass rematerialises it.
-
-    Args:
-        encoder: As in `fill`.
-        take: As in `fill`.
-        places: As in `fill`.
-        size: As in `fill`.
-        training: As in `fill`.
     """
     weights = _values(encoder.trainable_variables)
     state = _values(encoder.non_trainable_variables)
-    if isinstance(size, int) and places.shape[1] is not None and places.shape[1] <= size:
-        codes, state = _apply(encoder, take(places), weights, state, training)
+    if isinstance(size, int) and indices.shape[1] is not None and indices.shape[1] <= size:
+        codes, state = _apply(encoder, take(indices), weights, state, training)
     else:
-        slices = _PatchSlices(encoder, take, places, size, training)
-        codes, *state = slices.recomputed(weights, state)
+        patches = _PatchSlices(encoder, take, indices, size, training)
+        codes, *state = patches.recomputed(weights, state)
     if training:
         _assign_state(encoder, state)
     return codes
 
 
 def applied(model: keras.Model, inputs: tf.Tensor, training: bool) -> tf.Tensor:
-    """Return a model's outputs `[N, k, ...]` for inputs `[N, k, ...]`, with a gradient for the inputs too.
-
-    Args:
-        model: Keras model.
-        inputs: Its inputs for k patches of each image.
-        training: Whether to run in training mode and update the state of the model.
-    """
+    """Return a model's outputs `[N, k, ...]` for inputs `[N, k, ...]`, with a gradient for the inputs too."""
     weights = _values(model.trainable_variables)
     state = _values(model.non_trainable_variables)
     outputs, state = _apply(model, inputs, weights, state, training)
@@ -136,12 +128,9 @@ def _apply(
     training: bool,
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Return the codes `[N, k, ...]` of patches `[N, k, *patch, C]`, and the state after them."""
-    flat = tf.reshape(patches, tf.concat([[-1], tf.shape(patches)[2:]], 0))
-    flat = tf.ensure_shape(flat, [None, *patches.shape[2:]])
-    flat = tf.cast(flat, encoder.inputs[0].dtype)
+    flat = tf.cast(slices.merged(patches), encoder.inputs[0].dtype)
     codes, new_state = encoder.stateless_call(weights, state, flat, training=training)
-    shape = tf.concat([tf.shape(patches)[:2], tf.shape(codes)[1:]], 0)
-    codes = tf.reshape(codes, shape)
+    codes = slices.divided(codes, patches)
     return tf.ensure_shape(codes, [*patches.shape[:2], *code_shape(encoder)]), new_state
 
 
@@ -152,30 +141,30 @@ class _PatchSlices:
     """
 
     def __init__(
-        self, encoder: keras.Model, take: Take, places: tf.Tensor, size: Any, training: bool
+        self, encoder: keras.Model, take: Take, indices: tf.Tensor, size: Any, training: bool
     ) -> None:
-        self.encoder, self.take, self.places, self.training = encoder, take, places, training
-        self.count = tf.shape(places)[1]
-        self.num_slices = -(-self.count // tf.maximum(size, 1))
+        self.encoder, self.take, self.indices, self.training = encoder, take, indices, training
+        self.count = tf.shape(indices)[1]
+        self.num_slices = ceil_div(self.count, tf.maximum(size, 1))
 
     def forward(
         self, weights: list[tf.Tensor], state: list[tf.Tensor], on_host: bool = False
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Return the codes, and the state after them."""
 
-        def encode_slice(index: tf.Tensor, parts: tf.TensorArray, state: list[tf.Tensor]) -> Any:
+        def encode_slice(index: tf.Tensor, state: list[tf.Tensor]) -> Any:
             start, stop = self._bounds(index)
-            codes, state = self._codes(start, stop, weights, state)
-            with placed(on_host):
-                return parts.write(index, tf.einsum("ab...->ba...", codes)), state
+            return self._codes(start, stop, weights, state)
 
-        with placed(on_host):
-            dtype = self.encoder.outputs[0].dtype
-            parts = tf.TensorArray(dtype, self.num_slices, infer_shape=False)
-        parts, state = self._for_each_slice(encode_slice, parts, list(state))
-        with placed(on_host):
-            codes = tf.einsum("ab...->ba...", parts.concat())
-        return tf.ensure_shape(codes, [*self.places.shape, *code_shape(self.encoder)]), state
+        codes, state = slices.joined(
+            encode_slice,
+            self.num_slices,
+            self.encoder.outputs[0].dtype,
+            list(state),
+            device=HOST if on_host else None,
+            at_once=AT_ONCE,
+        )
+        return tf.ensure_shape(codes, [*self.indices.shape, *code_shape(self.encoder)]), state
 
     def recomputed(self, weights: list[tf.Tensor], state: list[tf.Tensor]) -> Any:
         """Return `(codes, *state after them)`, differentiable with respect to `weights`."""
@@ -198,16 +187,15 @@ class _PatchSlices:
     ) -> list[tf.Tensor]:
         """Return the gradients of the weights; every slice is rematerialised from the state that it had."""
 
-        def add_slice(index: tf.Tensor, state: list[tf.Tensor], sums: list[tf.Tensor]) -> Any:
+        def of_slice(index: tf.Tensor, state: list[tf.Tensor]) -> Any:
             start, stop = self._bounds(index)
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(weights)
                 codes, state = self._codes(start, stop, weights, state)
-            gradients = tape.gradient(codes, weights, d_codes[:, start:stop], "zero")
-            return state, [s + g for s, g in zip(sums, gradients, strict=True)]
+            return tape.gradient(codes, weights, d_codes[:, start:stop], "zero"), state
 
-        _, sums = self._for_each_slice(add_slice, list(state), [tf.zeros_like(w) for w in weights])
-        return sums
+        zeros = [tf.zeros_like(w) for w in weights]
+        return slices.summed(of_slice, self.num_slices, zeros, list(state), at_once=AT_ONCE)
 
     def _bounds(self, index: tf.Tensor) -> Any:
         return partition(self.count, self.num_slices, index)
@@ -215,19 +203,5 @@ class _PatchSlices:
     def _codes(
         self, start: tf.Tensor, stop: tf.Tensor, weights: list[tf.Tensor], state: list[tf.Tensor]
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        patches = self.take(self.places[:, start:stop])
+        patches = self.take(self.indices[:, start:stop])
         return _apply(self.encoder, patches, weights, state, self.training)
-
-    def _for_each_slice(self, body: Callable[..., Any], *variables: Any) -> Any:
-        """Return `variables` after `body(index, *variables)` for every slice; the next slice is read ahead."""
-
-        def step(index: tf.Tensor, *variables: Any) -> Any:
-            return (index + 1, *body(index, *variables))
-
-        _, *results = tf.while_loop(
-            lambda index, *_: index < self.num_slices,
-            step,
-            (tf.constant(0), *variables),
-            parallel_iterations=2,
-        )
-        return results

@@ -20,10 +20,6 @@ from tfbig.system import keras_internals
 def save_model(path: str | Path, model: keras.Model) -> None:
     """Save a Keras model as a `.keras` file, atomically.
 
-    Args:
-        path: The file.
-        model: The model.
-
     Raises:
         SourceError: The file cannot be written.
     """
@@ -148,7 +144,8 @@ class BestWindow(keras.callbacks.Callback):
         self._retained: set[int] = set()
         self._selected: int | None = None
         self._resumed = False
-        self._checkpoints: int | None = None  # number written; None without checkpoints
+        # Checkpoints written so far; None: training writes none.
+        self._checkpoints: int | None = None
         self._doomed: list[tuple[int, int]] = []
 
     def checkpoint_state(self) -> dict[str, Any]:

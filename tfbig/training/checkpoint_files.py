@@ -78,7 +78,8 @@ class Checkpoints:
         self.folder = Path(folder)
         self.run = run
         self.told = told or _to_stderr
-        self._refused: set[Path] = set()  # not deleted, and not counted
+        # Refused files stay on disk and do not count among the two retained.
+        self._refused: set[Path] = set()
 
     def write(self, number: int, arrays: Arrays, values: Mapping[str, Any]) -> Path:
         """Write a checkpoint and remove old ones.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,14 +12,14 @@ import keras
 
 from tfbig.errors import WorkerError
 from tfbig.training import training_state
-from tfbig.training.checkpoint_files import Checkpoints
+from tfbig.training.checkpoint_files import Arrays, Checkpoints
 from tfbig.training.gradient_sums import Sums
 from tfbig.training.replicas import Replicas
 from tfbig.training.single_process import Single
 
 
 @dataclass
-class Place:
+class Position:
     """Position of a training run. Checkpoints contain these fields by name.
 
     Attributes:
@@ -56,17 +56,20 @@ class Place:
         self.epoch, self.step, self.logs = epoch, 0, {}
         self.stepped()
 
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the fields."""
+        return {}, asdict(self)
+
+    def set_state(self, arrays: Arrays, values: dict[str, Any]) -> None:
+        """Restore the fields."""
+        for name, value in values.items():
+            setattr(self, name, value)
+
 
 class Checkpointer:
-    """Writer and reader of the checkpoints of a training run.
+    """Writer and reader of the checkpoints of a training run; without `checkpoints` nothing is written or read.
 
-    Args:
-        model: Compiled model.
-        worker: Worker that trains it.
-        checkpoints: Checkpoint files; None writes and reads nothing.
-        data: Digest of the training data.
-        settings: Digest of the settings that must be equal on all workers.
-        callbacks: Callbacks with state, by name.
+    `data` and `settings` are digests, which must be equal on all workers.
     """
 
     def __init__(
@@ -74,18 +77,28 @@ class Checkpointer:
         model: keras.Model,
         worker: Single | Replicas,
         checkpoints: Checkpoints | None,
+        position: Position,
         data: str,
         settings: str,
-        callbacks: Mapping[str, training_state.Resumable],
+        callbacks: Iterable[keras.callbacks.Callback],
     ) -> None:
-        self.model = model
         self.worker = worker
+        self.collective = worker.collective
         self.checkpoints = checkpoints
+        self.position = position
         self.data = data
         self.settings = settings
-        self.callbacks = callbacks
-        # Metrics of a checkpoint, whose variables are created by the first batch.
-        self._pending: list[Any] = []
+        self._variables = training_state.Variables(model)
+        self._metrics = training_state.Metrics(model, worker)
+        self._callbacks = training_state.Callbacks(callbacks, worker.collective.chief)
+        self._states: dict[str, training_state.State] = {
+            "place": position,
+            "variables": self._variables,
+            "metrics": self._metrics,
+            "sums": training_state.Gradients(model, worker),
+            "callbacks": self._callbacks,
+            "generators": training_state.Generators(),
+        }
 
     def check(self) -> None:
         """Check that all workers have equal images and settings; otherwise they would block or diverge.
@@ -93,7 +106,7 @@ class Checkpointer:
         Raises:
             WorkerError: This worker differs from the first.
         """
-        of_chief, _ = self.worker.broadcast(f"{self.data} {self.settings}", {})
+        of_chief, _ = self.collective.broadcast(f"{self.data} {self.settings}", {})
         data, settings = of_chief.split()
         if data != self.data:
             raise WorkerError(
@@ -104,71 +117,46 @@ class Checkpointer:
                 "the settings differ from those of the first worker. Start all workers with the same flags."
             )
 
-    def write(self, place: Place) -> None:
+    def write(self) -> None:
         """Write a checkpoint, on the chief."""
         if self.checkpoints is None:
             return
-        sums = self.worker.sums()
-        named = {
-            **training_state.variables_of(self.model),
-            **self.worker.metric_values(training_state.metrics_of(self.model)),
-            **training_state.sums_of(sums),
-        }
-        if not self.worker.chief:
-            return
-        values = {
-            "place": asdict(place),
-            "sums": [sums.batches, sums.items],
-            "data": self.data,
-            "callbacks": {name: c.checkpoint_state() for name, c in self.callbacks.items()},
-            "generators": training_state.generators(),
-        }
-        self.checkpoints.write(place.seen, training_state.to_arrays(named), values)
-        for callback in self.callbacks.values():
-            callback.checkpoint_written()
+        named: dict[str, Any] = {}
+        values: dict[str, Any] = {"data": self.data}
+        for name, part in self._states.items():
+            own, value = part.state()
+            named |= own
+            if value is not None:
+                values[name] = value
+        if self.collective.chief:
+            self.checkpoints.write(self.position.seen, training_state.to_arrays(named), values)
+            self._callbacks.checkpoint_written()
 
-    def read(self) -> Place | None:
-        """Restore the newest checkpoint, which the chief reads, and return its position; None if there is none."""
+    def read(self) -> None:
+        """Restore the newest checkpoint, which the chief reads, if there is one."""
         if self.checkpoints is None:
-            return None
-        variables = training_state.variables_of(self.model)
-        newest = None
-        if self.worker.chief:
-            newest = self.checkpoints.newest(lambda each: training_state.check(variables, each))
-        text, arrays = self.worker.broadcast(
+            return
+        newest = self.checkpoints.newest(self._variables.check) if self.collective.chief else None
+        text, arrays = self.collective.broadcast(
             json.dumps(newest and newest.values), dict(newest.arrays) if newest else {}
         )
         values = json.loads(text)
         if values is None:
-            return None
-        other = (training_state.METRIC, training_state.SUM)
-        names = [name for name in arrays if not name.startswith(other)]
-        training_state.assign(variables, [arrays[name] for name in names])
-        self._pending = [arrays[n] for n in arrays if n.startswith(training_state.METRIC)]
-        batches, items = values["sums"]
-        count = len(self.model.trainable_variables)
-        self.worker.set_sums(training_state.sums_from(arrays, batches, items, count))
-        for name, state in values["callbacks"].items():
-            if name in self.callbacks:
-                self.callbacks[name].restore_state(state)
-        training_state.set_generators(values["generators"])
-        place = Place(**values["place"])
+            return
+        for name, part in self._states.items():
+            part.set_state(arrays, values.get(name))
         if values["data"] != self.data:
-            self._restart_epoch(place)
-        return place
+            self._restart_epoch()
 
-    def set_metrics(self, place: Place) -> None:
+    def set_metrics(self) -> None:
         """Restore the metrics of the epoch, once a batch has created their variables."""
-        if place.step > 0 and self._pending:
-            metrics = training_state.metrics_of(self.model)
-            training_state.assign_sums(metrics, self._pending, self.worker.chief)
-        self._pending = []
+        self._metrics.assign(in_epoch=self.position.step > 0)
 
-    def _restart_epoch(self, place: Place) -> None:
+    def _restart_epoch(self) -> None:
         """Start the epoch again, because the images or the batch size differ; the weights remain."""
         print(
-            f"the images or the batch size have changed: epoch {place.epoch + 1} starts again",
+            f"the images or the batch size have changed: epoch {self.position.epoch + 1} starts again",
             file=sys.stderr,
         )
-        place.to_epoch(place.epoch)
+        self.position.to_epoch(self.position.epoch)
         self.worker.set_sums(Sums())

@@ -15,7 +15,7 @@ class Sums:
 
         sum(items[i] * gradients[i] for i in batches)
 
-    The gradients of a single batch are stored without the weight, so that they are not rounded.
+    With one batch the gradients are stored unscaled, so that they are not rounded.
 
     Args:
         gradients: One for each variable, None for a variable without a gradient.

@@ -16,10 +16,11 @@ from tfbig.errors import NonFiniteError, SourceError, Stopped, TfbigError, Worke
 from tfbig.system import keras_internals, signals, tf_errors
 from tfbig.training import training_state
 from tfbig.training.checkpoint_files import Checkpoints
-from tfbig.training.checkpointing import Checkpointer, Place
+from tfbig.training.checkpointing import Checkpointer, Position
 from tfbig.training.replicas import Replicas
 from tfbig.training.rounds import Epochs, Rounds
 from tfbig.training.single_process import SecondPass, Single, as_numbers
+from tfbig.training.transaction import Transaction
 
 
 class Loop:
@@ -58,7 +59,7 @@ class Loop:
             `fit`. By default, it is that of the strategy.
 
     Attributes:
-        place: Position of the training: `place.epoch` finished epochs and `place.step` batches of the next.
+        position: Position of the training: `position.epoch` finished epochs and `position.step` batches of the next.
 
     Raises:
         ValueError: Two callbacks with state are of the same class, `accumulate` is above 1 for a model whose optimizer
@@ -76,7 +77,7 @@ class Loop:
         ...     model.compile("sgd", "mse")
         ...     loop = Loop(model, Epochs(2, batches), epochs=epochs, checkpoints=Checkpoints("checkpoints", "a run"))
         ...     loop.run()
-        ...     return int(model.optimizer.iterations), loop.place.epoch
+        ...     return int(model.optimizer.iterations), loop.position.epoch
         >>> train(epochs=1)
         (2, 1)
         >>> train(epochs=3)  # resumes after the first epoch
@@ -107,7 +108,7 @@ class Loop:
         self.accumulate = accumulate
         self.every_seconds = every_seconds
         self.left_out = left_out
-        self.place = Place()
+        self.position = Position()
         self.callbacks = keras.callbacks.CallbackList(
             list(callbacks),
             add_progbar=verbose != 0,
@@ -119,22 +120,23 @@ class Loop:
         distributed = keras_internals.strategy_of(model) is not None
         usual = Replicas if distributed else Single
         self.worker: Single | Replicas = (worker or usual)(model)
+        self._collective = self.worker.collective
         _check_accumulation(model, self.worker, accumulate)
         self._checkpointer = Checkpointer(
             model,
             self.worker,
             checkpoints,
+            self.position,
             training_state.digest(training.steps, *training.names),
             training_state.digest(epochs, accumulate, alike),
-            training_state.resumable(callbacks),
+            callbacks,
         )
         self._synchronized = self.worker.replicas > 1 and _has_synchronized_layer(model)
         if self._synchronized:
             self.training = replace(training, steps=self._batches_of_full_rounds(training.steps))
-        self._consistent = True  # whether the model is in the state after a finished batch
-        self._ends_together = (
-            self.worker.single_worker
-        )  # whether all workers end after the same batch
+        self._transaction = Transaction(model, self.worker)
+        # whether all workers end after the same batch
+        self._ends_together = self._collective.single_worker
         self._clock = clock
         self._saved = clock()
 
@@ -158,11 +160,11 @@ class Loop:
             WorkerError: Another worker has failed, disappeared, or has other images or settings.
         """
         self._on_all_workers(self._checkpointer.check)
-        self.place = self._checkpointer.read() or self.place
-        self.model.stop_training = self.place.ended
+        self._checkpointer.read()
+        self.model.stop_training = self.position.ended
         self.callbacks.on_train_begin()
         try:
-            while self.place.epoch < self.epochs and not self.place.ended:
+            while self.position.epoch < self.epochs and not self.position.ended:
                 self._run_epoch()
         except BaseException:
             self._save_last()
@@ -171,13 +173,14 @@ class Loop:
         self.callbacks.on_train_end()
 
     def _save(self) -> None:
-        consistent, self._consistent = self._consistent, False  # a failure would repeat
-        self._checkpointer.write(self.place)
-        self._consistent, self._saved = consistent, self._clock()
+        with self._transaction as changes:
+            changes.commit()  # a failure would repeat in `_save_last`
+            self._checkpointer.write()
+        self._saved = self._clock()
 
     def _save_last(self) -> None:
         """Write a checkpoint before training ends by an error, which must remain the one that is raised."""
-        if not (self._consistent and self._ends_together):
+        if not (self._transaction.is_consistent and self._ends_together):
             return
         try:
             self._save()
@@ -187,36 +190,36 @@ class Loop:
     # ------------------------------------------------------------------- an epoch
 
     def _run_epoch(self) -> None:
-        place = self.place
-        if place.step == 0:
+        position = self.position
+        if position.step == 0:
             self.worker.reset(self.training.steps)
-        self.callbacks.on_epoch_begin(place.epoch)
-        if place.step < self.training.steps:
+        self.callbacks.on_epoch_begin(position.epoch)
+        if position.step < self.training.steps:
             self._train()
-        self.callbacks.on_epoch_end(place.epoch, {**place.logs, **self._validate()})
-        (place.ended,) = self.worker.any_worker(self.model.stop_training)
-        place.to_epoch(place.epoch + 1)
+        self.callbacks.on_epoch_end(position.epoch, {**position.logs, **self._validate()})
+        (position.ended,) = self._collective.any(self.model.stop_training)
+        position.to_epoch(position.epoch + 1)
         self._save()
 
     def _train(self) -> None:
-        place = self.place
-        first = place.step
+        position = self.position
+        first = position.step
         rounds = self._rounds(self.training)
         logs: dict[str, float] = {}
-        while place.step < self.training.steps and not self.model.stop_training:
-            self.callbacks.on_train_batch_begin(place.step)
+        while position.step < self.training.steps and not self.model.stop_training:
+            self.callbacks.on_train_batch_begin(position.step)
             logs = self._train_round(rounds) or logs
-            self.callbacks.on_train_batch_end(place.step - 1, logs)
-            due = self.worker.chief and self._clock() - self._saved >= self.every_seconds
-            due, stops, self.model.stop_training = self.worker.any_worker(
+            self.callbacks.on_train_batch_end(position.step - 1, logs)
+            due = self._collective.chief and self._clock() - self._saved >= self.every_seconds
+            due, stops, self.model.stop_training = self._collective.any(
                 due, signals.requested() is not None, self.model.stop_training
             )
             if self.model.stop_training:
                 self._apply()
-            if place.step == self.training.steps:
+            if position.step == self.training.steps:
                 self._check_used(logs, first)
-            if due or stops or self.model.stop_training or place.step == self.training.steps:
-                place.logs = self.worker.results()
+            if due or stops or self.model.stop_training or position.step == self.training.steps:
+                position.logs = self.worker.results()
             if stops:
                 self._stop()
             if due:
@@ -232,36 +235,33 @@ class Loop:
         Raises:
             SourceError: All were.
         """
-        (used,) = self.worker.any_worker(bool(logs))
+        (used,) = self._collective.any(bool(logs))
         if not used and first == 0:
             raise SourceError(
-                f"epoch {self.place.epoch + 1}: no batch could be used. Correct what was skipped, see above."
+                f"epoch {self.position.epoch + 1}: no batch could be used. Correct what was skipped, see above."
             )
 
     def _rounds(self, epochs: Epochs) -> Rounds:
-        return Rounds(epochs, self.place.epoch, self.worker.local_replicas, self.worker.replicas)
+        return Rounds(epochs, self.position.epoch, self.worker.local_replicas, self.worker.replicas)
 
     def _train_round(self, rounds: Rounds) -> dict[str, float]:
         """Train on one round; every `accumulate` rounds, update the weights."""
-        undo, place, size = training_state.Undo(), self.place, self._round_size()
-        try:
-            logs, learned = self._on_all_workers(lambda: self._first_phase(rounds, size, undo))
+        position, size = self.position, self._round_size()
+        with self._transaction as changes:
+            logs, learned = self._on_all_workers(lambda: self._first_phase(rounds, size, changes))
             if learned and (prepare := self.worker.prepare_second_pass):
                 logs, _ = self._on_all_workers(lambda: self._second_pass(prepare))
-                (skipped,) = self.worker.any_worker(not logs)
+                (skipped,) = self._collective.any(not logs)
                 learned = not skipped
                 if skipped:
-                    undo.restore()
-                    self.worker.skip()
-        except BaseException:
-            undo.restore()
-            raise
-        self._consistent = False
-        self.worker.commit()
-        place.add(size, learned)
-        if place.step == self.training.steps or place.batches >= self._batches_of_an_update:
-            self._apply()
-        self._consistent = True
+                    changes.undo()
+            changes.commit()
+            position.add(size, learned)
+            if (
+                position.step == self.training.steps
+                or position.batches >= self._batches_of_an_update
+            ):
+                self._apply()
         return logs
 
     @property
@@ -275,32 +275,29 @@ class Loop:
         It is the number of replicas, except at the end of an epoch, and where another number of replicas has left off
         between two updates: the update has the same batches then.
         """
-        place, most = self.place, self.worker.replicas
+        position, most = self.position, self.worker.replicas
         if not self._synchronized:  # its statistics are those of full rounds
-            most = max(1, min(most, self._batches_of_an_update - place.batches))
-        return min(most, self.training.steps - place.step)
+            most = max(1, min(most, self._batches_of_an_update - position.batches))
+        return min(most, self.training.steps - position.step)
 
-    def _first_phase(
-        self, rounds: Rounds, size: int, undo: training_state.Undo
-    ) -> dict[str, float]:
+    def _first_phase(self, rounds: Rounds, size: int, changes: Transaction) -> dict[str, float]:
         """Compute the gradients of a round and return logs; without logs, the round is skipped."""
 
         def run() -> dict[str, float]:
-            undo.restore()  # changes of an attempt that ran out of memory
+            changes.undo()  # changes of an attempt that ran out of memory
             ready = self.worker.prepare(batches, specs)
-            self._checkpointer.set_metrics(self.place)
-            undo.save(training_state.others_of(self.model))
-            self._consistent = self.worker.two_phase
+            self._checkpointer.set_metrics()
+            changes.begin()
+            changes.is_consistent = self.worker.two_phase  # otherwise weights change too
             return as_numbers(ready())
 
         signals.check()
         try:
-            batches, specs = rounds.read(self.place.step, size)
+            batches, specs = rounds.read(self.position.step, size)
             logs = tf_errors.retry_with_less_memory(self.model, run)
         except SourceError as error:
             self._skip_or_raise(error)
-            undo.restore()
-            self.worker.skip()
+            changes.undo()
             return {}
         self._check(logs)
         return logs
@@ -317,11 +314,11 @@ class Loop:
 
     def _apply(self) -> None:
         """Update the weights, if there are gradients."""
-        consistent, self._consistent = self._consistent, False
-        if self.place.learned:
-            self.worker.apply()
-        self.place.stepped()
-        self._consistent = consistent
+        with self._transaction as changes:
+            changes.commit()
+            if self.position.learned:
+                self.worker.apply()
+            self.position.stepped()
 
     def _skip_or_raise(self, error: SourceError) -> None:
         """Skip a batch that cannot be read if `left_out` is set and this is possible; otherwise raise."""
@@ -342,7 +339,7 @@ class Loop:
         failed: BaseException | None = None
         result = None
         # With synchronized statistics, workers wait for each other within a step: until the step or this process ends.
-        tied = self._synchronized and not self.worker.single_worker
+        tied = self._synchronized and not self._collective.single_worker
         try:
             with signals.deferred() if tied else nullcontext():
                 result = work()
@@ -352,7 +349,7 @@ class Loop:
             failed = error
         stopped = isinstance(failed, Stopped)
         flags = failed is not None and not stopped, stopped, bool(result)
-        any_failed, any_stopped, any_result = self.worker.any_worker(*flags)
+        any_failed, any_stopped, any_result = self._collective.any(*flags)
         self._ends_together = self._ends_together or any_failed or any_stopped
         if failed is not None:
             raise failed
@@ -370,8 +367,9 @@ class Loop:
 
     def _check(self, logs: dict[str, float]) -> None:
         if not math.isfinite(logs.get("loss", 0.0)):
+            position = self.position
             raise NonFiniteError(
-                f"step {self.place.step + 1} of epoch {self.place.epoch + 1}: the loss is {logs['loss']}, expected a "
+                f"step {position.step + 1} of epoch {position.epoch + 1}: the loss is {logs['loss']}, expected a "
                 f"finite number. Lower the learning rate (now {self._learning_rate():g}), or use "
                 "--precision float32."
             )
@@ -412,13 +410,9 @@ class Loop:
 
         def run() -> dict[str, float]:
             ready = self.worker.prepare_test(batches, specs, step)
-            undo = training_state.Undo()
-            undo.save(training_state.others_of(self.model))
-            try:
+            with Transaction(self.model, self.worker) as changes:
+                changes.begin()
                 return as_numbers(ready())
-            except BaseException:
-                undo.restore()
-                raise
 
         return tf_errors.retry_with_less_memory(self.model, run)
 

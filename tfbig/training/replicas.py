@@ -14,30 +14,25 @@ The optimizers of Keras sum gradients too, but after clipping; here the sum is c
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfbig.engine import traced_steps
-from tfbig.errors import WorkerError
 from tfbig.streaming import gradient_step
 from tfbig.system import keras_internals, replication, tf_errors, traces
+from tfbig.training.collective import Collective, all_reduced, lost
 from tfbig.training.gradient_sums import Sums
 from tfbig.training.single_process import Batches, SecondPass, as_numbers, items, traced
 
-SUM = tf.distribute.ReduceOp.SUM
-
 
 class Replicas:
-    """One worker of a strategy, with one or more replicas of the model; the interface is that of `Single`.
+    """One worker of a strategy, with one or more replicas of the model, which was created in its scope.
 
-    Args:
-        model: Compiled model, created in the scope of the strategy.
+    The interface is that of `Single`.
 
     Raises:
         ValueError: The optimizer updates the weights inside a training step.
@@ -56,21 +51,17 @@ class Replicas:
             )
         with self.strategy.scope():
             replication.check(model.optimizer, model.loss)
-        self.replicas = self.strategy.num_replicas_in_sync
-        numbers = tf.function(lambda: self.strategy.run(_number), autograph=False)()
-        ids = [int(i) for i in self._local(numbers)]
-        self.local_replicas = range(ids[0], ids[-1] + 1)
-        self.chief = self.local_replicas.start == 0
-        self.single_worker = len(self.local_replicas) == self.replicas
-        self._first = _Traced(
-            traced(model, gradient_step.gradient_function(model)), self.strategy, ids[0]
-        )
-        self._test = _Traced(traced(model, model.test_step), self.strategy, ids[0])
-        self._sums = [Sums() for _ in self.local_replicas]
-        self._pending = list(self._sums)
+        self.collective = Collective(self.strategy)
+        self.replicas = self.collective.replicas
+        self.local_replicas = self.collective.local_replicas
+        first = self.local_replicas.start
+        gradients = gradient_step.gradient_function(model)
+        self._first = _Traced(traced(model, gradients), self.strategy, first)
+        self._test = _Traced(traced(model, model.test_step), self.strategy, first)
+        self.accumulated = [Sums() for _ in self.local_replicas]
         self._has_gradient: list[bool] = []
         self._built = self._agreed = False
-        self._functions: dict[str, Any] = {}
+        self._apply = tf.function(self._apply_gradients, autograph=False, reduce_retracing=True)
         with self.strategy.scope():
             if not model.optimizer.built:
                 model.optimizer.build(model.trainable_variables)
@@ -82,7 +73,6 @@ class Replicas:
     def prepare(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
         """Return the traced first phase of a step, which computes gradients and returns logs."""
         if not batches:
-            self.skip()
             return dict
         self._build(batches[0])
         run = tf_errors.unwrapped(self._first.ready(batches, specs))
@@ -91,14 +81,15 @@ class Replicas:
             try:
                 results = run()
             except tf.errors.OpError as error:
-                if self.single_worker or "Collective" not in str(error):
+                if self.collective.single_worker or "Collective" not in str(error):
                     raise
-                raise _lost() from error  # while exchanging synchronized statistics
-            self._pending = list(self._sums)
-            for place, (batch, (gradients, _)) in enumerate(zip(batches, results, strict=True)):
+                raise lost() from error  # while exchanging synchronized statistics
+            sums = list(self.accumulated)
+            for replica, (batch, (gradients, _)) in enumerate(zip(batches, results, strict=True)):
                 if not self._agreed:
                     self._has_gradient = [g is not None for g in gradients]
-                self._pending[place] = self._sums[place].with_more(gradients, items(batch))
+                sums[replica] = sums[replica].with_more(gradients, items(batch))
+            self.accumulated = sums
             logs = [logs for _, logs in results]
             bad = (each for each in logs if not math.isfinite(float(each.get("loss", 0.0))))
             return next(bad, logs[0])
@@ -115,21 +106,14 @@ class Replicas:
                 else:
                     keras_internals.build_for(self.model, batch)
 
-    def skip(self) -> None:
-        """Discard the gradients of the last round."""
-        self._pending = list(self._sums)
-
-    def commit(self) -> None:
-        """Add the gradients of the last round to the sums."""
-        self._sums = self._pending
-
     def apply(self) -> None:
         """Update the weights of all replicas with the mean gradients, and reset the sums."""
         self._agree_on_gradients()
-        sums = [self._weighted(s) for s in self._sums]
-        counts = [tf.constant(s.items, tf.float64) for s in self._sums]
-        self._call("apply", self._apply_gradients, self._spread(sums), self._spread(counts))
-        self._sums = [Sums() for _ in self.local_replicas]
+        sums = [self._weighted(s) for s in self.accumulated]
+        counts = [tf.constant(s.items, tf.float64) for s in self.accumulated]
+        spread = self.collective.spread
+        self.collective.or_lost(lambda: self._apply(spread(sums), spread(counts)))
+        self.accumulated = [Sums() for _ in self.local_replicas]
 
     def finalize(self) -> None:
         """Set the final weights, such as the averages of an optimizer with `use_ema`."""
@@ -146,67 +130,29 @@ class Replicas:
     def results(self) -> dict[str, float]:
         """Return the metrics of all replicas since they were reset."""
         with self.strategy.scope():
-            return self._or_lost(lambda: as_numbers(self.model.get_metrics_result()))
+            return self.collective.or_lost(lambda: as_numbers(self.model.get_metrics_result()))
 
     def metric_values(self, variables: dict[str, Any]) -> dict[str, Any]:
         """Return the values of metric variables, aggregated over all replicas."""
-        return self._or_lost(lambda: {name: v.value.numpy() for name, v in variables.items()})
-
-    def any_worker(self, *flags: bool) -> tuple[bool, ...]:
-        """Return, for each flag, whether it is true on any worker."""
-        if self.single_worker:
-            return flags
-        numbers = [tf.constant([float(f) for f in flags])] * len(self.local_replicas)
-        total = self._call("any_worker", self._total, self._spread([[t] for t in numbers]))
-        return tuple(bool(n > 0) for n in self._local(total[0])[0].numpy())
-
-    def total(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the sum of arrays over workers, each of which has one replica.
-
-        Args:
-            numbers: Array of this worker; those of others have the same shape and dtype.
-        """
-        if self.single_worker or not numbers.size:  # TensorFlow crashes on a sum of nothing
-            return numbers
-        flat = self._spread([[tf.constant(numbers.ravel())]])
-        (total,) = self._call("total", self._total, flat)
-        return np.asarray(self._local(total)[0]).reshape(numbers.shape)
-
-    def broadcast(
-        self, text: str, arrays: dict[str, np.ndarray]
-    ) -> tuple[str, dict[str, np.ndarray]]:
-        """Return the text and arrays of the chief."""
-        if self.single_worker:
-            return text, arrays
-        about = json.dumps([text, [[n, a.dtype.str, a.shape] for n, a in arrays.items()]]).encode()
-        size = int.from_bytes(self._broadcast_bytes(len(about).to_bytes(8, "little"), 8), "little")
-        text, kinds = json.loads(self._broadcast_bytes(about, size))
-        received = {}
-        for name, kind, shape in kinds:
-            dtype = np.dtype(kind)
-            local = arrays[name].tobytes() if self.chief else b""
-            data = self._broadcast_bytes(
-                local, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-            )
-            received[name] = np.frombuffer(data, dtype).reshape(shape)
-        return text, received
+        return self.collective.or_lost(
+            lambda: {name: v.value.numpy() for name, v in variables.items()}
+        )
 
     def sums(self) -> Sums:
         """Return the accumulated gradients of all replicas."""
-        if not any(s.batches for s in self._sums) and self.single_worker:
+        if not any(s.batches for s in self.accumulated) and self.collective.single_worker:
             return Sums()
-        counts = [[tf.constant(n, tf.float64) for n in (s.batches, s.items)] for s in self._sums]
-        batches, number = (
-            int(self._local(t)[0]) for t in self._call("counts", self._total, self._spread(counts))
-        )
+        counts = [
+            [tf.constant(n, tf.float64) for n in (s.batches, s.items)] for s in self.accumulated
+        ]
+        batches, number = map(int, self.collective.sum(counts))
         if not batches:
             return Sums()
         self._agree_on_gradients()
-        sums = self._spread([self._weighted(s) for s in self._sums])
-        gradients = [self._local(t)[0] for t in self._call("sums", self._total, sums)]
+        gradients = self.collective.sum([self._weighted(s) for s in self.accumulated])
         # Losses were divided by the number of replicas, which may differ when training is resumed.
         left = iter([g * tf.cast(self.replicas, g.dtype) for g in gradients])
-        # Two batches: `Sums` stores the gradients of a single batch without the weight.
+        # Two batches, however many there were: `Sums` takes the gradients of one batch to be unscaled.
         return Sums([next(left) if has else None for has in self._has_gradient], 2, number)
 
     def set_sums(self, sums: Sums) -> None:
@@ -217,11 +163,11 @@ class Replicas:
             None if g is None else g / tf.cast(self.replicas, g.dtype) for g in sums.gradients
         ]
         first = Sums(scaled, sums.batches, sums.items)
-        self._sums = [first if r == 0 else Sums() for r in self.local_replicas]
+        self.accumulated = [first if r == 0 else Sums() for r in self.local_replicas]
 
     def set_local_sums(self, sums: Sequence[Sums]) -> None:
         """Set the accumulated gradients of each replica of this worker, computed outside of `prepare`."""
-        self._sums = list(sums)
+        self.accumulated = list(sums)
         if not self._agreed:
             self._has_gradient = [g is not None for g in sums[0].gradients]
 
@@ -231,7 +177,7 @@ class Replicas:
         """Agree on the variables with gradients, which a worker without a batch so far does not know."""
         if not self._agreed:
             local = self._has_gradient or [False] * len(self.model.trainable_variables)
-            self._has_gradient, self._agreed = list(self.any_worker(*local)), True
+            self._has_gradient, self._agreed = list(self.collective.any(*local)), True
 
     def _weighted(self, sums: Sums) -> list[tf.Tensor]:
         """Return the sums over items for each variable with a gradient; zeros for a replica without batches."""
@@ -244,7 +190,7 @@ class Replicas:
         """Make the same update of the weights in every replica."""
 
         def step(sums: list[tf.Tensor], count: tf.Tensor) -> None:
-            total, *sums = _all_reduced([count, *sums])
+            total, *sums = all_reduced([count, *sums])
             left = iter(sums)
             means = [next(left) if has else None for has in self._has_gradient]
             # Keras has divided the losses by the number of replicas.
@@ -253,59 +199,17 @@ class Replicas:
             pairs = zip(means, self.model.trainable_variables, strict=True)
             self.model.optimizer.apply_gradients(pairs)
             moving = keras_internals.tensors_of(_moving(self.model))
-            for variable, total in zip(moving, _all_reduced(moving), strict=True):
+            for variable, total in zip(moving, all_reduced(moving), strict=True):
                 variable.assign(total / self.replicas)
             # A replica without a batch drew no numbers; the first replica always has a batch.
             first = tf.cast(replication.replica_index() == 0, tf.float64)
             seeds = keras_internals.tensors_of(_seeds(self.model))
-            drawn = _all_reduced([tf.cast(v, tf.float64) * first for v in seeds])
+            drawn = all_reduced([tf.cast(v, tf.float64) * first for v in seeds])
             for variable, number in zip(seeds, drawn, strict=True):
                 variable.assign(tf.cast(number, variable.dtype))
 
         with keras_internals.without_gradient_sums(self.model.optimizer):
             self.strategy.run(step, args=(sums, count))
-
-    def _total(self, tensors: Any) -> Any:
-        def total(tensors: list[tf.Tensor]) -> Any:
-            return _all_reduced(tensors)
-
-        return self.strategy.run(total, args=(tensors,))
-
-    def _broadcast_bytes(self, data: bytes, size: int) -> bytes:
-        """Return bytes of the chief, sent as numbers that every device sums exactly; other workers send zeros."""
-        numbers = np.zeros(-(-size // 4), "<u4")
-        if self.chief:
-            numbers.view(np.uint8)[:size] = np.frombuffer(data, np.uint8)
-        local = tf.constant(numbers, tf.float64)
-        each = [[local if r == 0 else tf.zeros_like(local)] for r in self.local_replicas]
-        (total,) = self._call("broadcast", self._total, self._spread(each))
-        return self._local(total)[0].numpy().astype("<u4").tobytes()[:size]
-
-    def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        if name not in self._functions:
-            self._functions[name] = tf.function(function, autograph=False, reduce_retracing=True)
-        return self._or_lost(lambda: self._functions[name](*arguments))
-
-    def _or_lost(self, work: Callable[[], Any]) -> Any:
-        """Run work that needs the other workers; raise WorkerError if they are lost."""
-        try:
-            return work()
-        except tf.errors.OpError as error:
-            if self.single_worker:
-                raise
-            raise _lost() from error
-
-    def _spread(self, values: Sequence[Any]) -> Any:
-        """Convert one value for each replica of this worker to an argument of `strategy.run`."""
-        first = self.local_replicas.start
-
-        def local(context: Any) -> Any:
-            return values[context.replica_id_in_sync_group - first]
-
-        return self.strategy.experimental_distribute_values_from_function(local)
-
-    def _local(self, value: Any) -> Any:
-        return self.strategy.experimental_local_results(value)
 
 
 class _Traced:
@@ -318,15 +222,15 @@ class _Traced:
         self._traces: dict[Any, Any] = {}
         with strategy.scope():
             count = len(strategy.extended.worker_devices)
-            self._devices = [replication.accelerator_of(place) for place in range(count)]
+            self._devices = [replication.accelerator_of(replica) for replica in range(count)]
 
     def ready(self, batches: Batches, specs: Any) -> Callable[[], list[Any]]:
         """Return the traced step on these batches."""
         inner = self.inner
         flat, kinds, empty = zip(*(inner.flat(b, specs) for b in batches), strict=True)
         layouts = []
-        for place, (structure, tensors_of) in enumerate(zip(empty, flat, strict=True)):
-            with replication.use_device(self._devices[place]):
+        for replica, (structure, tensors_of) in enumerate(zip(empty, flat, strict=True)):
+            with replication.use_device(self._devices[replica]):
                 layouts.append(inner.layout(traced_steps.unflatten(structure, tensors_of)))
         key = tuple(layouts), repr(empty), repr(kinds)
         tensors = [t for each in flat for t in each]
@@ -342,47 +246,25 @@ class _Traced:
             results: dict[int, Any] = {}
 
             def one() -> None:
-                place = replication.replica_index() - first
-                if place >= len(layouts):
+                replica = replication.replica_index() - first
+                if replica >= len(layouts):
                     return  # no batch for this replica
-                begin = sum(sizes[:place])
-                data = traced_steps.unflatten(empty[place], tensors[begin : begin + sizes[place]])
+                begin = sum(sizes[:replica])
+                data = traced_steps.unflatten(
+                    empty[replica], tensors[begin : begin + sizes[replica]]
+                )
                 with (
-                    replication.use_device(self._devices[place]),
-                    self.inner.using(*layouts[place]),
+                    replication.use_device(self._devices[replica]),
+                    self.inner.using(*layouts[replica]),
                 ):
-                    results[place] = self.inner.step(data)
+                    results[replica] = self.inner.step(data)
 
             self.strategy.run(one)
-            return [results[place] for place in range(len(layouts))]
+            return [results[replica] for replica in range(len(layouts))]
 
         first = self.first
         function = tf.function(run, input_signature=kinds, autograph=False)
         return traces.concrete(function)
-
-
-def _lost() -> WorkerError:
-    return WorkerError(
-        "lost the other workers. Start all workers again with --resume; see their messages for the cause."
-    )
-
-
-def _all_reduced(tensors: Sequence[Any]) -> list[tf.Tensor]:
-    """Return the sums of tensors over replicas; tensors of one dtype are exchanged together.
-
-    A worker with one replica places the exchange by the device of its input. The argument of a function has no device,
-    but a copy of it has.
-    """
-    context = tf.distribute.get_replica_context()
-    sums: dict[int, tf.Tensor] = {}
-    for dtype in {t.dtype: None for t in tensors}:
-        group = {i: tf.identity(t) for i, t in enumerate(tensors) if t.dtype == dtype}
-        sums |= zip(group, context.all_reduce(SUM, list(group.values())), strict=True)
-    return [sums[i] for i in range(len(tensors))]
-
-
-def _number() -> tf.Tensor:
-    return tf.constant(replication.replica_index())
 
 
 def _moving(model: keras.Model) -> Iterator[Any]:

@@ -62,7 +62,6 @@ class RiskSets(Single):
 
         def first_phase() -> dict[str, Any]:
             if not is_informative(times, events):
-                self._pending = self._sums
                 return {}
             passes = Passes(self.model, Members(handles, self.read))
             return self._second_pass(passes, passes.risks(), range(len(labels)), labels)
@@ -95,13 +94,13 @@ class RiskSets(Single):
         times, events = self.observations(labels)
         _, cotangents = loss_and_cotangents(risks, times, events, loss)
         gradients = passes.gradients([cotangents[k] for k in own_members])
-        self._pending = self._sums.with_more(gradients, len(labels))
-        if self.chief:
+        if self.collective.chief:
             keras_internals.track_loss(model, seen["loss"], int(events.sum()))
         logs: dict[str, Any] = {}
         if len(own_members):
             found = tf.stack([risks[k] for k in own_members])[:, None]
             logs = model.compute_metrics(None, tf.gather(labels, own_members), found, None)
+        self.accumulated = self.accumulated.with_more(gradients, len(labels))
         return {**logs, "loss": seen["loss"]}
 
     def prepare_test(self, batches: Batches, specs: Any, step: int) -> Callable[[], dict[str, Any]]:
@@ -135,12 +134,7 @@ class RiskSets(Single):
 
 
 def is_informative(times: Any, events: Any) -> bool:
-    """Return whether a risk set has an event while another member is under observation.
-
-    Args:
-        times: Times `[n]`.
-        events: Events `[n]`.
-    """
+    """Return whether times and events `[n]` have an event while another member is under observation."""
     times, events = np.asarray(times), np.asarray(events, bool)
     num_at_risk = (times[None] >= times[:, None]).sum(1)
     return bool((events & (num_at_risk > 1)).any())

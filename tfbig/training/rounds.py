@@ -48,14 +48,7 @@ class Epochs:
 
 
 class Rounds:
-    """Reader of the batches of one epoch for one worker.
-
-    Args:
-        epochs: Batches of every epoch.
-        epoch: Number of the epoch.
-        local_replicas: Indices of the replicas of this worker.
-        replicas: Number of replicas of all workers.
-    """
+    """Reader of the batches of one epoch for one worker."""
 
     def __init__(self, epochs: Epochs, epoch: int, local_replicas: range, replicas: int) -> None:
         self.epochs, self.epoch = epochs, epoch

@@ -53,17 +53,17 @@ class SharedRiskSets(RiskSets):
         _check(model)
         self._replicas = Replicas(model)
         super().__init__(model, observations, read)
-        self.chief, self.single_worker = self._replicas.chief, self._replicas.single_worker
-        self._rank, self._workers = self._replicas.local_replicas.start, self._replicas.replicas
+        self.collective = self._workers = self._replicas.collective
+        self._rank = self._workers.local_replicas.start
         self.prepare_second_pass = self._exchange
         self._risk_set: _RiskSet | None = None
         self._steps = 0  # members of a validation
-        self._places: list[int] = []  # of the members that this worker has tested
+        self._tested_members: list[int] = []  # those of this worker
 
     def reset(self, steps: int) -> None:
         """Reset the metrics, and forget the risks of the last validation."""
         super().reset(steps)
-        self._steps, self._places = steps, []
+        self._steps, self._tested_members = steps, []
 
     def prepare(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
         """Return the first pass over the members of this worker; its logs are empty if the risk set has no gradient."""
@@ -71,10 +71,10 @@ class SharedRiskSets(RiskSets):
         self._create_metrics(labels)
 
         def first_pass() -> dict[str, Any]:
-            self.skip()
+            self._risk_set = None
             if not is_informative(*self.observations(labels)):
                 return {}
-            own = range(self._rank, len(labels), self._workers)
+            own = range(self._rank, len(labels), self._workers.replicas)
             with self._as_replica():
                 passes = Passes(self.model, Members([handles[k] for k in own], self.read))
                 found = passes.risks()
@@ -90,22 +90,17 @@ class SharedRiskSets(RiskSets):
         with self._replicas.strategy.scope():
             super()._create_metrics(labels)
 
-    def skip(self) -> None:
-        """Discard the risks and the gradients of the last set."""
-        super().skip()
-        self._risk_set = None
-
     def _exchange(self) -> Callable[[], dict[str, Any]]:
         """Exchange the risks, and return the second pass, which computes gradients and returns logs.
 
         Its logs are empty if another worker has skipped this set.
         """
-        (incomplete,) = self.any_worker(self._risk_set is None)
-        if incomplete or self._risk_set is None:
-            self.skip()
+        risk_set, self._risk_set = self._risk_set, None
+        (incomplete,) = self._workers.any(risk_set is None)
+        if incomplete or risk_set is None:
             return dict
-        passes, own, own_risks, dtype, labels = self._risk_set
-        risks = tf.cast(self._replicas.total(own_risks), dtype)
+        passes, own, own_risks, dtype, labels = risk_set
+        risks = tf.cast(self._workers.total(own_risks), dtype)
 
         def second_pass() -> dict[str, Any]:
             with self._as_replica():
@@ -115,9 +110,9 @@ class SharedRiskSets(RiskSets):
 
     def apply(self) -> None:
         """Update the weights of all workers with the sum of their gradients."""
-        self._replicas.set_local_sums([self._sums])
+        self._replicas.set_local_sums([self.accumulated])
         self._replicas.apply()
-        self._sums = Sums()
+        self.accumulated = Sums()
 
     def finalize(self) -> None:
         """Set the final weights, such as the averages of an optimizer with `use_ema`."""
@@ -135,13 +130,13 @@ class SharedRiskSets(RiskSets):
                 f"a batch of the validation has {len(labels)} members; expected 1, so that workers can share them."
             )
         run = super().prepare_test(batches, specs, step)
-        if step % self._workers != self._rank:
+        if step % self._workers.replicas != self._rank:
             return dict
 
         def test() -> dict[str, Any]:
             with self._as_replica():
                 logs = run()
-            self._places.append(step)
+            self._tested_members.append(step)
             return logs
 
         return test
@@ -150,25 +145,15 @@ class SharedRiskSets(RiskSets):
         """Return the values of metric variables, summed over all workers."""
         return self._replicas.metric_values(variables)
 
-    def any_worker(self, *flags: bool) -> tuple[bool, ...]:
-        """Return, for each flag, whether it is true on any worker."""
-        return self._replicas.any_worker(*flags)
-
-    def broadcast(
-        self, text: str, arrays: dict[str, np.ndarray]
-    ) -> tuple[str, dict[str, np.ndarray]]:
-        """Return the text and arrays of the chief."""
-        return self._replicas.broadcast(text, arrays)
-
     def _metrics(self) -> dict[str, float]:
         return self._replicas.results()
 
     def _observed(self) -> tuple[np.ndarray, ...]:
         """Return the risks, times and events that all workers have tested, in the order of the validation."""
         table = np.zeros([4, self._steps])
-        for place, member in zip(self._places, self._tested, strict=True):
-            table[:, place] = [*np.concatenate(member), 1]
-        risks, times, events, tested = self._replicas.total(table)
+        for index, member in zip(self._tested_members, self._tested, strict=True):
+            table[:, index] = [*np.concatenate(member), 1]
+        risks, times, events, tested = self._workers.total(table)
         inside = tested > 0
         return (risks[inside], times[inside], events[inside]) if inside.any() else ()
 

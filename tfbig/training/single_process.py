@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfbig.engine import traced_steps
 from tfbig.streaming import gradient_step
 from tfbig.system import replication, tf_errors
+from tfbig.training.collective import Alone, Collective
 from tfbig.training.gradient_sums import Sums
 
 Gradients = Sequence[Any]
@@ -30,15 +30,15 @@ def traced(model: keras.Model, step: Callable[[Any], Any]) -> traced_steps.Trace
 class Single:
     """The only worker, with one replica of the model.
 
-    A training step has two phases: `prepare` returns the function that computes gradients, which `commit` or `skip`
-    follows, and `apply` updates the weights.
+    A training step has two phases: `prepare` returns the function that computes gradients and adds them to those that
+    are accumulated, and `apply` updates the weights.
 
     Args:
         model: Compiled model.
 
     Attributes:
-        single_worker: Whether there is no other process.
-        chief: Whether this worker reads and writes checkpoints.
+        accumulated: Gradients since the last update of the weights; replaced, never changed in place.
+        collective: Exchange with other workers.
         replicas: Number of replicas of all workers.
         local_replicas: Indices of the replicas of this worker.
         two_phase: Whether gradients and updates are separate; if not, the optimizer updates the weights inside the
@@ -48,7 +48,7 @@ class Single:
             the function that `prepare` returned computes gradients.
     """
 
-    single_worker = chief = True
+    collective: Alone | Collective = Alone()
     replicas = 1
     local_replicas = range(1)
     prepare_second_pass: SecondPass | None = None
@@ -62,7 +62,7 @@ class Single:
         )
         self._test = traced(model, model.test_step)
         self._apply: Any = None
-        self._sums = Sums()
+        self.accumulated = Sums()
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
 
@@ -83,19 +83,10 @@ class Single:
             if not self.two_phase:
                 return run()
             gradients, logs = run()
-            self._pending = self._sums.with_more(gradients, items(batch))
+            self.accumulated = self.accumulated.with_more(gradients, items(batch))
             return logs
 
         return first_phase
-
-    def skip(self) -> None:
-        """Discard the gradients of the last round."""
-        self._pending = self._sums
-
-    def commit(self) -> None:
-        """Add the gradients of the last round to the sum."""
-        if self.two_phase:
-            self._sums = self._pending
 
     def apply(self) -> None:
         """Update the weights with the mean of the accumulated gradients, and reset the sum."""
@@ -103,8 +94,8 @@ class Single:
             return
         if self._apply is None:
             self._apply = tf.function(self._apply_gradients, autograph=False)
-        self._apply(self._sums.means())
-        self._sums = Sums()
+        self._apply(self.accumulated.means())
+        self.accumulated = Sums()
 
     def finalize(self) -> None:
         """Set the final weights, such as the averages of an optimizer with `use_ema`."""
@@ -129,23 +120,13 @@ class Single:
         """Return the values of metric variables, aggregated over all replicas."""
         return dict(variables)
 
-    def any_worker(self, *flags: bool) -> tuple[bool, ...]:
-        """Return, for each flag, whether it is true on any worker."""
-        return flags
-
-    def broadcast(
-        self, text: str, arrays: dict[str, np.ndarray]
-    ) -> tuple[str, dict[str, np.ndarray]]:
-        """Return the text and arrays of the chief."""
-        return text, arrays
-
     def sums(self) -> Sums:
         """Return the accumulated gradients of all replicas."""
-        return self._sums
+        return self.accumulated
 
     def set_sums(self, sums: Sums) -> None:
         """Set the accumulated gradients."""
-        self._sums = sums
+        self.accumulated = sums
 
     def _apply_gradients(self, gradients: Gradients) -> None:
         gradient_step.apply_gradients(self.model, gradients)

@@ -1,9 +1,10 @@
-"""Conversion of everything that training changes to named arrays and plain values, and back."""
+"""Parts of what training changes, each converted to named arrays and plain values, and back."""
 
 from __future__ import annotations
 
 import json
 import random
+import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -15,54 +16,115 @@ import tensorflow as tf
 from tfbig.system import keras_internals
 from tfbig.training.checkpoint_files import Arrays, Checkpoint, Refused
 from tfbig.training.gradient_sums import Sums
+from tfbig.training.replicas import Replicas
+from tfbig.training.single_process import Single
 
 METRIC, SUM = "metric ", "sum "
 """Prefixes of array names that do not belong to the model or the optimizer."""
 
 
-def variables_of(model: keras.Model) -> dict[str, Any]:
-    """Return the variables of the model, with seeds and moving statistics, and of its optimizer.
+class State(Protocol):
+    """Part of what training changes, as checkpoints store it."""
 
-    Names start with a number, because a layer may have another name in another process. The optimizer must be built.
+    def state(self) -> tuple[Mapping[str, Any], Any]:
+        """Return variables or tensors by name, and values that JSON can represent; all workers call this together."""
+
+    def set_state(self, arrays: Arrays, values: Any) -> None:
+        """Restore the state from all arrays of a checkpoint, and its values."""
+
+
+class Variables:
+    """Variables of the model, with seeds and moving statistics, and of its optimizer, which must be built.
+
+    Names start with a number, because a layer may have another name in another process.
     """
-    metrics = {id(v) for v in model.metrics_variables}
-    listed = [*model.variables, *model.optimizer.variables]
-    unique = {id(v): v for v in listed if id(v) not in metrics}
-    return _numbered(unique.values())
+
+    def __init__(self, model: keras.Model) -> None:
+        self.model = model
+
+    def state(self) -> tuple[dict[str, Any], None]:
+        """Return the variables."""
+        metrics = {id(v) for v in self.model.metrics_variables}
+        listed = [*self.model.variables, *self.model.optimizer.variables]
+        return _numbered({id(v): v for v in listed if id(v) not in metrics}.values()), None
+
+    def set_state(self, arrays: Arrays, values: None) -> None:
+        """Assign the values of a checkpoint, in the same order."""
+        own, _ = self.state()
+        for variable, array in zip(own.values(), _of_kind("", arrays).values(), strict=True):
+            variable.assign(_value(array, variable.dtype))
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Check that a checkpoint has the variables of this model.
+
+        Raises:
+            Refused: The number of variables, a shape or a dtype differs.
+        """
+        (own, _), stored = self.state(), _of_kind("", checkpoint.arrays)
+        if len(stored) != len(own):
+            raise Refused(
+                f"has {len(stored)} variables; the model and its optimizer have {len(own)}"
+            )
+        for (name, variable), (other, array) in zip(own.items(), stored.items(), strict=True):
+            expected = _bits(np.asarray(_tensor(variable)))
+            if (array.shape, array.dtype) != (expected.shape, expected.dtype):
+                raise Refused(
+                    f"'{other}' is {array.shape} {array.dtype}; in the model '{name}' is {expected.shape} "
+                    f"{expected.dtype}"
+                )
 
 
-def metrics_of(model: keras.Model) -> dict[str, Any]:
-    """Return the metric variables that exist so far."""
-    return _numbered(model.metrics_variables, METRIC)
+class Metrics:
+    """Metrics of the epoch, whose variables are created by the first batch; restored values wait for it."""
+
+    def __init__(self, model: keras.Model, worker: Single | Replicas) -> None:
+        self.model, self.worker = model, worker
+        self._waiting: list[np.ndarray] = []
+
+    def state(self) -> tuple[dict[str, Any], None]:
+        """Return the variables that exist so far, aggregated over all replicas."""
+        return self.worker.metric_values(_numbered(self.model.metrics_variables, METRIC)), None
+
+    def set_state(self, arrays: Arrays, values: None) -> None:
+        """Keep the values of a checkpoint for `assign`."""
+        self._waiting = list(_of_kind(METRIC, arrays).values())
+
+    def assign(self, in_epoch: bool) -> None:
+        """Assign restored values once; within an epoch only, whose metrics they are.
+
+        Values that are sums over replicas are assigned to the first replica, and 0 to the others: assigning them to
+        the variables of all replicas would divide them by the number of replicas, and round integers down.
+        """
+        waiting, self._waiting = self._waiting, []
+        if not (waiting and in_epoch):
+            return
+        for variable, array in zip(self.model.metrics_variables, waiting, strict=True):
+            value = _value(array, variable.dtype)
+            for number, part in enumerate(keras_internals.local_tensors_of([variable])):
+                is_first = self.worker.collective.chief and number == 0
+                is_other = variable.aggregation == "sum" and not is_first
+                part.assign(tf.zeros_like(value) if is_other else value)
 
 
-def others_of(model: keras.Model) -> list[Any]:
-    """Return the variables that a batch changes before the update: moving statistics, seeds, metrics."""
-    trainable = {id(v) for v in model.trainable_variables}
-    return [v for v in (*model.variables, *model.metrics_variables) if id(v) not in trainable]
+class Gradients:
+    """Gradients since the last update of the weights, named by the number of their variable."""
 
+    def __init__(self, model: keras.Model, worker: Single | Replicas) -> None:
+        self.model, self.worker = model, worker
 
-def sums_of(sums: Sums) -> dict[str, Any]:
-    """Return accumulated gradients, named by the number of their variable."""
-    return {f"{SUM}{i:05d}": gradient for i, gradient in enumerate(sums.gradients)}
+    def state(self) -> tuple[dict[str, Any], list[int]]:
+        """Return the sums of all replicas, and the numbers of their batches and items."""
+        sums = self.worker.sums()
+        named = {f"{SUM}{i:05d}": gradient for i, gradient in enumerate(sums.gradients)}
+        return named, [sums.batches, sums.items]
 
-
-def sums_from(arrays: Arrays, batches: int, items: int, variables: int) -> Sums:
-    """Return the accumulated gradients that `sums_of` named.
-
-    Args:
-        arrays: Arrays of a checkpoint.
-        batches: Number of batches.
-        items: Number of items of all batches.
-        variables: Number of trainable variables.
-
-    Returns:
-        The sums.
-    """
-    if not batches:
-        return Sums()
-    gradients = [arrays.get(f"{SUM}{i:05d}") for i in range(variables)]
-    return Sums([None if g is None else tf.constant(g) for g in gradients], batches, items)
+    def set_state(self, arrays: Arrays, values: Sequence[int]) -> None:
+        """Restore the sums."""
+        batches, items = values
+        count = len(self.model.trainable_variables) if batches else 0
+        stored = [arrays.get(f"{SUM}{i:05d}") for i in range(count)]
+        gradients = [None if g is None else tf.constant(g) for g in stored]
+        self.worker.set_sums(Sums(gradients, batches, items) if batches else Sums())
 
 
 def to_arrays(named: Mapping[str, Any]) -> Arrays:
@@ -70,90 +132,26 @@ def to_arrays(named: Mapping[str, Any]) -> Arrays:
     return {name: _bits(np.asarray(_tensor(v))) for name, v in named.items() if v is not None}
 
 
-def check(named: Mapping[str, Any], checkpoint: Checkpoint) -> None:
-    """Check that a checkpoint has the variables of this model.
-
-    Args:
-        named: Variables from `variables_of`.
-        checkpoint: Checkpoint to check.
-
-    Raises:
-        Refused: The number of variables, a shape or a dtype differs.
-    """
-    stored = [name for name in checkpoint.arrays if not name.startswith((METRIC, SUM))]
-    if len(stored) != len(named):
-        raise Refused(f"has {len(stored)} variables; the model and its optimizer have {len(named)}")
-    for name, other in zip(named, stored, strict=True):
-        expected, array = _bits(np.asarray(_tensor(named[name]))), checkpoint.arrays[other]
-        if (array.shape, array.dtype) != (expected.shape, expected.dtype):
-            raise Refused(
-                f"'{other}' is {array.shape} {array.dtype}; in the model '{name}' is {expected.shape} {expected.dtype}"
-            )
-
-
-def assign(named: Mapping[str, Any], values: Iterable[np.ndarray]) -> None:
-    """Assign values from `to_arrays` to variables, in the same order."""
-    for variable, array in zip(named.values(), values, strict=True):
-        variable.assign(_value(array, variable.dtype))
-
-
-def assign_sums(named: Mapping[str, Any], values: Iterable[np.ndarray], first: bool) -> None:
-    """Assign values from `to_arrays` that are sums over replicas to the first replica, and 0 to the others.
-
-    Assigning them to the variables of all replicas would divide them by the number of replicas, and round integers
-    down. Variables that are not summed get the value in all replicas.
-
-    Args:
-        named: Variables of metrics.
-        values: Their values, in the same order.
-        first: Whether the first replica is one of this process.
-    """
-    for variable, array in zip(named.values(), values, strict=True):
-        value = _value(array, variable.dtype)
-        for number, part in enumerate(keras_internals.local_tensors_of([variable])):
-            is_other = variable.aggregation == "sum" and not (first and number == 0)
-            part.assign(tf.zeros_like(value) if is_other else value)
-
-
 def _value(array: np.ndarray, dtype: Any) -> Any:
     """Return the value of a variable from that of `to_arrays`."""
     return tf.bitcast(array, tf.bfloat16) if tf.as_dtype(dtype) == tf.bfloat16 else array
 
 
-class Undo:
-    """Saved values of variables, to restore them later; nothing is copied until a variable changes.
+class Generators:
+    """Random generators of Python and NumPy."""
 
-    Under a tf.distribute strategy these are the values of each replica of this process: reading the variable itself
-    would sum a metric over replicas.
-    """
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the states of the generators."""
+        version, numbers, gauss = random.getstate()
+        legacy = np.random.get_state(legacy=False)  # noqa: NPY002
+        state = legacy | {"state": {k: np.asarray(v).tolist() for k, v in legacy["state"].items()}}
+        return {}, {"python": [version, list(numbers), gauss], "numpy": state}
 
-    def __init__(self) -> None:
-        self._pairs: list[tuple[Any, tf.Tensor]] = []
-
-    def save(self, variables: Sequence[Any]) -> None:
-        """Save the current values of `variables`."""
-        local = keras_internals.local_tensors_of(variables)
-        self._pairs = [(v, tf.convert_to_tensor(v)) for v in local]
-
-    def restore(self) -> None:
-        """Restore the saved values, if any."""
-        for variable, value in self._pairs:
-            variable.assign(value)
-
-
-def generators() -> dict[str, Any]:
-    """Return the states of the random generators of Python and NumPy."""
-    version, numbers, gauss = random.getstate()
-    legacy = np.random.get_state(legacy=False)  # noqa: NPY002
-    state = legacy | {"state": {k: np.asarray(v).tolist() for k, v in legacy["state"].items()}}
-    return {"python": [version, list(numbers), gauss], "numpy": state}
-
-
-def set_generators(states: Mapping[str, Any]) -> None:
-    """Restore the random generators to saved states."""
-    version, numbers, gauss = states["python"]
-    random.setstate((version, tuple(numbers), gauss))
-    np.random.set_state(states["numpy"])  # noqa: NPY002
+    def set_state(self, arrays: Arrays, values: Mapping[str, Any]) -> None:
+        """Restore the generators to saved states."""
+        version, numbers, gauss = values["python"]
+        random.setstate((version, tuple(numbers), gauss))
+        np.random.set_state(values["numpy"])  # noqa: NPY002
 
 
 def digest(*parts: Any) -> str:
@@ -175,22 +173,44 @@ class Resumable(Protocol):
         """React to a new checkpoint."""
 
 
-def resumable(callbacks: Iterable[Any]) -> dict[str, Resumable]:
-    """Return the callbacks with state, by the name of their class.
+class Callbacks:
+    """Callbacks with state, by the name of their class. The chief saves them, and all workers restore them.
 
     Raises:
-        ValueError: Two of them are of the same class.
+        ValueError: Two callbacks with state are of the same class.
     """
-    selected = [c for c in callbacks if isinstance(c, Resumable)]
-    named = {type(c).__name__: c for c in selected}
-    if len(named) < len(selected):
-        names = [type(c).__name__ for c in selected]
-        raise ValueError(f"callbacks {names}: expected at most one of each class.")
-    return named
+
+    def __init__(self, callbacks: Iterable[Any], chief: bool) -> None:
+        selected = [c for c in callbacks if isinstance(c, Resumable)]
+        self.named = {type(c).__name__: c for c in selected}
+        if len(self.named) < len(selected):
+            names = [type(c).__name__ for c in selected]
+            raise ValueError(f"callbacks {names}: expected at most one of each class.")
+        self.chief = chief
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the states of the callbacks, on the chief."""
+        return {}, {n: c.checkpoint_state() for n, c in self.named.items() if self.chief}
+
+    def set_state(self, arrays: Arrays, values: Mapping[str, Any]) -> None:
+        """Restore the callbacks; the state of a callback that is not there is left out."""
+        for name, state in values.items():
+            if name in self.named:
+                self.named[name].restore_state(state)
+
+    def checkpoint_written(self) -> None:
+        """Tell the callbacks of a new checkpoint."""
+        for callback in self.named.values():
+            callback.checkpoint_written()
 
 
 def _numbered(variables: Iterable[Any], kind: str = "") -> dict[str, Any]:
     return {f"{kind}{i:05d} {v.path}": v for i, v in enumerate(variables)}
+
+
+def _of_kind(kind: str, arrays: Arrays) -> dict[str, np.ndarray]:
+    """Return the arrays whose names are a prefix and a number."""
+    return {name: a for name, a in arrays.items() if re.match(rf"{kind}\d", name)}
 
 
 def _tensor(value: Any) -> Any:
