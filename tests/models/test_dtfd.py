@@ -285,7 +285,9 @@ def test_saving(tmp_path):
 
 
 @every_distillation
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    "policy", [pytest.param("mixed_float16", marks=pytest.mark.slow), "mixed_bfloat16"]
+)
 def test_mixed_precision(distillation, policy):
     layer, x = small(distillation, dtype=policy), bag(count=11)
     outputs = layer(x)

@@ -59,7 +59,7 @@ def assert_exact(build: Callable[[], keras.Model], x: np.ndarray, **options: Any
 
 
 @pytest.mark.parametrize(
-    "build", [slow(b) if b in (volume, signal, decoder) else b for b in MODELS]
+    "build", [slow(b) if b in (volume, signal, decoder, windows) else b for b in MODELS]
 )
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_outputs_and_gradients(
@@ -304,7 +304,9 @@ def test_noise_is_computed_everywhere(skipping: Skipping, float64: None) -> None
 
 def test_other_slides_need_no_trace(skipping: Skipping, float64: None) -> None:
     sources, _ = slides([mask_of((120, 100), seed) for seed in range(3)])
-    big = tfbig.stream(classifier(), source_dtype="float64")
+    image = keras.Input((None, None, 3))
+    pooled = layers.GlobalAveragePooling2D()(layers.Conv2D(4, 3, 2, padding="same")(image))
+    big = tfbig.stream(keras.Model(image, layers.Dense(2)(pooled)), source_dtype="float64")
     big.compile("sgd", "mse")
     step = big.traced(big.train_step)
     for source in sources:

@@ -167,7 +167,6 @@ ONE_ROW = (
     nested,
     shared_layer,
     two_inputs,
-    group_normalised,
 )
 """Models that the fast tests run in strips of one row."""
 

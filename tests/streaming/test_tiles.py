@@ -64,18 +64,24 @@ def test_training(build: Callable[[], keras.Model], in_tiles: None, float64: Non
     assert_same(pair[0].predict(x, verbose=0), pair[1].predict(x, verbose=0), FLOAT64)
 
 
+def strided() -> keras.Model:
+    """Return the strided layers of `decoder`, in one sweep."""
+    start = keras.Input((None, None, 1))
+    x = layers.Conv2D(4, 8, strides=8, padding="same", activation="relu")(start)
+    return keras.Model(start, layers.Conv2DTranspose(1, 8, strides=8, padding="same")(x))
+
+
 CASES = {
     windows: (2, 29, 34, 4),
     resampling: (2, 19, 22, 3),
     normalisations: (2, 17, 19, 4),
+    strided: (1, 32, 48, 1),
     decoder: (1, 32, 48, 1),
     volume: (1, 8, 12, 4, 2),
 }
 
 
-@pytest.mark.parametrize(
-    "build", [slow(b) if b in (volume, resampling, windows) else b for b in CASES]
-)
+@pytest.mark.parametrize("build", [b if b in (normalisations, strided) else slow(b) for b in CASES])
 def test_outputs_and_gradients(
     build: Callable[[], keras.Model], in_tiles: None, float64: None
 ) -> None:

@@ -12,7 +12,14 @@ import yaml
 import train
 
 
-def test_flags_override_config(device_run):
+def test_flags_override_config(tmp_path):
+    (tmp_path / "mine.yaml").write_text("epochs: 7\nlr: 0.002\n")
+    settings = train.settings_of(["--config", str(tmp_path / "mine.yaml"), *cli_runs.MIL])
+    assert (settings.epochs, settings.lr) == (1, 0.002)
+
+
+@pytest.mark.slow
+def test_overridden_config_is_saved(device_run):
     saved = yaml.safe_load((device_run.folder / "config.yaml").read_text())
     assert (saved["epochs"], saved["lr"]) == (1, 0.002)
 

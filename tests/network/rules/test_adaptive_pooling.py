@@ -24,7 +24,7 @@ def _bounds(size: tf.Tensor, windows: int) -> Any:
     return adaptive_pooling.bounds(size, windows)
 
 
-@given(st.integers(1, 4000), st.integers(1, 40))
+@given(st.integers(1, 4000), st.sampled_from([1, 2, 7, 40]))
 def test_bounds(size: int, windows: int) -> None:
     start, stop = _bounds(tf.constant(size), windows)
     index = np.arange(windows)
@@ -34,7 +34,7 @@ def test_bounds(size: int, windows: int) -> None:
 
 @pytest.mark.parametrize(
     ("windows", "rank"),
-    [(2, 1), (5, 2), (2, 3), slow(5, 1), slow(2, 2), slow(5, 3)],
+    [(5, 2), (2, 3), slow(2, 1), slow(5, 1), slow(2, 2), slow(5, 3)],
 )
 def test_gradients_of_equal_pixels(rank: int, windows: int) -> None:
     """TensorFlow gives the gradient of a window to one of several largest pixels, or to all in a volume."""
@@ -65,9 +65,8 @@ def test_layers_behind(float64: None) -> None:
         keras.utils.set_random_seed(0)
         start = keras.Input((None, None, 2))
         x = layers.AdaptiveAveragePooling2D((4, 6))(layers.Conv2D(3, 3)(start))
-        y = layers.BatchNormalization()(layers.Conv2D(4, 3, padding="same")(x))
-        both = layers.Concatenate()([layers.UpSampling2D(2)(y), layers.UpSampling2D(2)(x)])
-        return keras.Model(start, layers.Dense(2)(layers.Flatten()(both)))
+        y = layers.UpSampling2D(2)(layers.Conv2D(4, 3, padding="same")(x))
+        return keras.Model(start, layers.Dense(2)(layers.Flatten()(y)))
 
     model, twin = build(), build()
     x, y = np.random.default_rng(0).normal(size=(3, 11, 14, 2)), np.ones((3, 2))
@@ -78,6 +77,7 @@ def test_layers_behind(float64: None) -> None:
     assert_same(model.get_weights(), twin.get_weights(), FLOAT64)
 
 
+@pytest.mark.slow
 def test_maximum_of_integers() -> None:
     """Bitwise, behind a convolution."""
 
