@@ -135,7 +135,7 @@ def test_stages_of_other_widths_add_no_traces() -> None:
 @pytest.mark.parametrize(
     ("of", "widths"),
     [
-        (short_stage, (3, 1, 3, 1)),
+        (short_stage, (3, 1, 3)),
         *(slow(stage, widths) for widths in [(2, 5, 3, 4), (1, 3, 1), (4, 1, 1, 1)]),
     ],
 )

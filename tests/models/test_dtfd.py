@@ -218,7 +218,10 @@ def test_joint_training(distillation):
         assert max(map(largest, others[-2:])) == 0  # tier 1 has no part in the bag's logits
 
 
-@every_distillation
+@pytest.mark.parametrize(
+    "distillation",
+    ["AFS", *(pytest.param(d, marks=pytest.mark.slow) for d in DISTILLATIONS if d != "AFS")],
+)
 def test_every_weight_is_trained(distillation):
     inputs = keras.Input((None, 6))
     model = keras.Model(inputs, small(distillation, blocks=1, joint=False)(inputs))

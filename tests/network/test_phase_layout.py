@@ -344,7 +344,7 @@ def test_step_with_strided_convolution(
 @pytest.mark.parametrize(
     ("stride", "kernel", "size", "dtype"),
     [
-        (4, 11, (5, 7), "float32"),
+        pytest.param(4, 11, (5, 7), "float32", marks=pytest.mark.slow),
         pytest.param(6, 6, (4, 3), "uint8", marks=pytest.mark.slow),
         pytest.param(8, 18, (3, 5), "uint8", marks=pytest.mark.slow),
     ],

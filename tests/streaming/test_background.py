@@ -59,7 +59,7 @@ def assert_exact(build: Callable[[], keras.Model], x: np.ndarray, **options: Any
 
 
 @pytest.mark.parametrize(
-    "build", [slow(b) if b in (volume, signal, decoder, windows) else b for b in MODELS]
+    "build", [slow(b) if b in (volume, signal, decoder, windows, resampling) else b for b in MODELS]
 )
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_outputs_and_gradients(

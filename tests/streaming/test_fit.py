@@ -62,7 +62,7 @@ def test_fit_with_validation_and_callbacks(build: Any, float64: None, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "build", [slow(segmenter), slow(classifier), slow(two_maps), named_maps, map_and_vector]
+    "build", [slow(b) for b in (segmenter, classifier, two_maps, map_and_vector)] + [named_maps]
 )
 def test_predict(build: Any, float64: None) -> None:
     streamed, plain = (m.predict(images(5), batch_size=2, verbose=0) for m in both(build))

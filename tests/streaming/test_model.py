@@ -166,7 +166,6 @@ def like(outputs: Any) -> Any:
 ONE_ROW = (
     nested,
     shared_layer,
-    two_inputs,
 )
 """Models that the fast tests run in strips of one row."""
 

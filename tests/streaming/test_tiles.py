@@ -96,9 +96,18 @@ def test_outputs_and_gradients(
     assert_same(*results, FLOAT64)
 
 
-def test_bitwise_on_integers(in_tiles: None) -> None:
+def few_windows() -> keras.Model:
+    """Return convolutions with strides, groups and padding, one of them transposed."""
+    x = start = keras.Input((None, None, 4))
+    x = layers.Conv2D(4, 5, strides=3, padding="same", groups=2)(x)
+    x = layers.Conv2DTranspose(3, (2, 5), strides=(1, 3))(x)
+    return keras.Model(start, layers.Conv2D(2, 4, padding="same")(x))
+
+
+@pytest.mark.parametrize("build", [few_windows, slow(windows)])
+def test_bitwise_on_integers(build: Callable[[], keras.Model], in_tiles: None) -> None:
     """Sums of integers do not depend on the tiles."""
-    model, twin = windows(), windows()
+    model, twin = build(), build()
     for each in (model, twin):
         each.set_weights(integer_weights(each, 1))
     x = tf.constant(integers((1, 23, 31, 4), top=1))
