@@ -110,7 +110,7 @@ def short_stage(x: Any, filters: int) -> Any:
     """Return a stage of the layers that add or multiply channels."""
     x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(filters, 3, padding="same")(x)))
     scale = layers.Conv2D(filters, 1)(layers.GlobalAveragePooling2D(keepdims=True)(x))
-    return layers.BatchNormalization()(layers.Add()([x, layers.Multiply()([x, scale])]))
+    return layers.Add()([x, layers.Multiply()([x, scale])])
 
 
 def stages(*widths: int, of: Callable[[Any, int], Any] = stage) -> keras.Model:

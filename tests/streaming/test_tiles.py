@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from exactness import FLOAT64, assert_same, gradients, integer_weights, integers
 from keras import layers
-from small_networks import decoder, normalisations, resampling, volume, windows
+from small_networks import decoder, normalisations, resampling, statistics, volume, windows
 from streamed_pairs import (
     both,
     classifier,
@@ -75,13 +75,14 @@ CASES = {
     windows: (2, 29, 34, 4),
     resampling: (2, 19, 22, 3),
     normalisations: (2, 17, 19, 4),
+    statistics: (2, 17, 19, 4),
     strided: (1, 32, 48, 1),
     decoder: (1, 32, 48, 1),
     volume: (1, 8, 12, 4, 2),
 }
 
 
-@pytest.mark.parametrize("build", [b if b in (normalisations, strided) else slow(b) for b in CASES])
+@pytest.mark.parametrize("build", [b if b in (statistics, strided) else slow(b) for b in CASES])
 def test_outputs_and_gradients(
     build: Callable[[], keras.Model], in_tiles: None, float64: None
 ) -> None:
