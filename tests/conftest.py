@@ -38,7 +38,7 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_runtest_teardown() -> None:
+def pytest_runtest_logfinish() -> None:
     """After every two million new objects, collect garbage, and never look at what is left again."""
     if gc.get_count()[2] >= 10:
         gc.collect()

@@ -162,6 +162,7 @@ def test_stages_of_other_widths_are_exact(
     assert_same(results[1], results[0], 1e-10)
 
 
+@pytest.mark.slow
 def test_shared_trace_with_other_weights_and_sizes() -> None:
     """Blocks of equal shape and different weights, on images of different sizes."""
     model = chain(*(layers.Conv2D(4, 3, padding="same") for _ in range(3)))

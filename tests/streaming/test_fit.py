@@ -140,6 +140,7 @@ def test_stateless_call(float64: None) -> None:
     assert_same(*([y, *state] for y, state in pair), FLOAT64)
 
 
+@pytest.mark.slow
 def test_training_argument_of_a_layer(float64: None) -> None:
     def build() -> keras.Model:
         inputs = keras.Input((None, None, 2))

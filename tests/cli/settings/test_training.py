@@ -156,8 +156,8 @@ def test_class_names_like_flags(out):
     assert resumed.epochs == 1
 
 
-def test_resume_without_a_run(segmentation_run, tmp_path, capsys):
-    assert segmentation_run.code == 0
-    assert "holds no run yet; starting it" in segmentation_run.out
+def test_resume_without_a_run(mil_run, tmp_path, capsys):
+    assert mil_run.code == 0
+    assert "holds no run yet; starting it" in mil_run.out
     assert train.main(["--out", str(tmp_path / "none"), "--resume"]) == 2
     assert "holds no run to resume" in capsys.readouterr().err
