@@ -19,6 +19,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from tfbig.engine import machine_rates
 
+gc.disable()  # until all tests are collected: hardly any of the objects that this makes is garbage
 settings.register_profile("tfbig", derandomize=True, deadline=None)
 settings.load_profile("tfbig")
 
@@ -34,6 +35,14 @@ def pytest_collection_finish() -> None:
     """Collect garbage less often, and not among modules and tests: it takes a tenth of the time of some tests."""
     gc.freeze()
     gc.set_threshold(20_000, 10, 20)
+    gc.enable()
+
+
+def pytest_runtest_logfinish() -> None:
+    """After every two million new objects, collect garbage, and never look at what is left again."""
+    if gc.get_count()[2] >= 10:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -50,6 +50,7 @@ def test_strips_write_in_place() -> None:
     assert line["writes"] <= line["in_place"] <= 2 * line["writes"]
 
 
+@pytest.mark.slow
 def test_copies_and_shapes_do_not_grow() -> None:
     keras.config.set_dtype_policy("mixed_float16")
     counts = gpu_counts.planned_counts("resnet18", 8192, "8GB")

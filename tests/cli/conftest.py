@@ -70,8 +70,8 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def segmentation_run(segmentation_data: Path) -> Run:
-    """A run of `--task segmentation`, started with `--resume`."""
-    flags = [*cli_runs.SEGMENTATION, "--data", str(segmentation_data), "--resume"]
+    """A run of `--task segmentation`."""
+    flags = [*cli_runs.SEGMENTATION, "--data", str(segmentation_data)]
     return run_once(flags, segmentation_data.parent / "run", segmentation_data)
 
 
@@ -99,9 +99,9 @@ def logged_run(segmentation_data: Path) -> Run:
 
 @pytest.fixture(scope="session")
 def mil_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run of `--task mil` on drawn shapes."""
+    """A run of `--task mil` on drawn shapes, started with `--resume`."""
     folder = tmp_path_factory.mktemp("mil")
-    return run_once(cli_runs.MIL, folder / "run", folder)
+    return run_once([*cli_runs.MIL, "--resume"], folder / "run", folder)
 
 
 @pytest.fixture(scope="session")

@@ -62,6 +62,7 @@ def test_from_training_to_the_report(name: str, tmp_path: Path) -> None:
     assert history(run)[0] == first and len(history(run)) == 2
     assert main(["evaluate", str(run), "--quiet", "--out", str(again)]) == 0
     assert predictions(again) == predictions(run)
+    assert "tested_on" not in metrics(again)
     assert main(["predict", str(run), str(new), "--quiet", "--out", str(out)]) == 0
     assert len(predictions(out)) == 1
     for folder in (run, again, out):

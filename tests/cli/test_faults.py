@@ -251,6 +251,7 @@ def test_nan_loss(data, tmp_path, capsys):
     assert "expected a finite number. Lower the learning rate" in capsys.readouterr().err
     kept = newest(out)
     assert all(np.isfinite(array).all() for array in kept.values())
+    assert not (out / "metrics.json").exists()
     assert_whole(out)
 
 

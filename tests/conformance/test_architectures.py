@@ -9,18 +9,23 @@ from architectures import ARCHITECTURES
 from layer_cases import Case
 from layer_paths import WAYS, check, check_all
 
-FAST = ("networks.tcn",)
+FAST = [("networks.tcn", "train_on_batch")]
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("case", "path"),
     [
-        pytest.param(c, id=c.of, marks=[] if c.of in FAST else pytest.mark.slow)
+        pytest.param(
+            *(c, path),
+            id=f"{c.of}-{path}",
+            marks=[] if (c.of, path) in FAST else pytest.mark.slow,
+        )
         for c in ARCHITECTURES
+        for path in ("predict", "train_on_batch")
     ],
 )
-def test_prediction_and_training_in_strips(case: Case, tmp_path: Path) -> None:
-    check(case, "strips", ["predict", "train_on_batch"], tmp_path)
+def test_prediction_and_training_in_strips(case: Case, path: str, tmp_path: Path) -> None:
+    check(case, "strips", [path], tmp_path)
 
 
 @pytest.mark.slow

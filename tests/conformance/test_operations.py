@@ -9,7 +9,7 @@ from layer_cases import ELEMENTWISE, OPERATIONS, Case
 from layer_paths import WAYS, check_all, check_one, on_one_path
 
 
-@pytest.mark.parametrize(("number", "case"), on_one_path(OPERATIONS, share=6))
+@pytest.mark.parametrize(("number", "case"), on_one_path(OPERATIONS, share=9))
 def test_one_path(number: int, case: Case, tmp_path: Path) -> None:
     """Each case on one path, another than its neighbours."""
     check_one(case, number, tmp_path)
@@ -26,7 +26,7 @@ def test_every_path(case: Case, way: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "case"),
     [
-        pytest.param(i, case, id=case.name, marks=[pytest.mark.slow] if i % 48 else [])
+        pytest.param(i, case, id=case.name, marks=[pytest.mark.slow] if i % 96 else [])
         for i, case in enumerate(ELEMENTWISE)
     ],
 )

@@ -20,7 +20,11 @@ from tfbig.stores import host_store
 from tfbig.system import callbacks
 
 ROWS, STRIPS = 11, 4
-DEVICES = [(None,), ("/CPU:0",), ("/CPU:0", "/CPU:0", "/CPU:0")]
+DEVICES = [
+    (None,),
+    pytest.param(("/CPU:0",), marks=pytest.mark.slow),
+    ("/CPU:0", "/CPU:0", "/CPU:0"),
+]
 
 
 @pytest.fixture

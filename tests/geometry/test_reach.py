@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given
+from graphs import for_examples
 from hypothesis import strategies as st
 
 from tfbig.geometry.reach import Reach
@@ -55,7 +55,7 @@ def touches_padding(axes: list[Any], sizes: list[int], row: int) -> bool:
     return False
 
 
-@given(without_gaps, st.integers(20, 60))
+@for_examples(without_gaps, st.integers(20, 60), fast=30, slow=100)
 def test_covers_what_rows_depend_on(axes: list[Any], size: int) -> None:
     reach, sizes = Reach.of_input(size), [size]
     for axis in axes:
@@ -77,7 +77,7 @@ def test_covers_what_rows_depend_on(axes: list[Any], size: int) -> None:
             assert not touches_padding(axes, inputs, row)
 
 
-@given(chains, st.integers(60, 90), st.integers(0, 5))
+@for_examples(chains, st.integers(60, 90), st.integers(0, 5), fast=30, slow=100)
 def test_values_inside_repeat_with_the_period(axes: list[Any], size: int, seed: int) -> None:
     """A constant, passed through random windows, repeats on the rows inside."""
     random, reach, x = np.random.default_rng(seed), Reach.of_input(size), np.ones(size)

@@ -19,12 +19,12 @@ def dropped(x: tf.Tensor, max_elements: int | None, **arguments: Any) -> tuple[A
 
 
 def test_mask_does_not_depend_on_strips() -> None:
-    x = tf.ones([3, 13, 7, 5])
+    x = tf.ones([2, 9, 7, 5])
     whole = dropped(x, None)
-    for max_elements in (1, 200, 500):
+    for max_elements in (1, 200):
         assert_same(dropped(x, max_elements), whole)
     assert not np.array_equal(dropped(x, 1, seed=12)[0], whole[0])
-    assert len(np.unique(np.reshape(whole[0], [39, -1]), axis=0)) == 39  # no row repeats another
+    assert len(np.unique(np.reshape(whole[0], [18, -1]), axis=0)) == 18  # no row repeats another
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ def test_table_has_every_layer() -> None:
     assert len(layers.ALL) == 21
 
 
-@every_kind(TABLE, (layers.BigConv2D, layers.BigBatchNormalization, layers.BigConcatenate))
+@every_kind(TABLE, (layers.BigBatchNormalization,))
 @pytest.mark.filterwarnings(
     "ignore:`shuffle=True` was passed:UserWarning",
     "ignore:The model does not have any trainable weights:UserWarning",

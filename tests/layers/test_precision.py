@@ -23,7 +23,8 @@ EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
         pytest.param(kind, "mixed_bfloat16", marks=() if kind in FAST_KINDS else pytest.mark.slow)
         for kind in TABLE
     ]
-    + [(layers.BigConv2D, "mixed_float16"), (layers.BigBatchNormalization, "mixed_float16")],
+    + [(layers.BigConv2D, "mixed_float16")]
+    + [pytest.param(layers.BigBatchNormalization, "mixed_float16", marks=pytest.mark.slow)],
 )
 def test_mixed_precision(kind: type, policy: str) -> None:
     """Compared with float64: inexact results are computed in float32 and rounded once.

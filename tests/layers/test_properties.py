@@ -28,6 +28,12 @@ every_strip = pytest.mark.parametrize(
 """Strips of one row, of a few rows, and one strip for the image."""
 
 
+other_strips = pytest.mark.parametrize(
+    "max_elements", [pytest.param(n, marks=pytest.mark.slow) for n in (1, 40, None)]
+)
+"""The same, of layers whose code the fast tests of another layer run."""
+
+
 twos = st.tuples(st.integers(1, 5), st.integers(1, 5))
 
 
@@ -97,7 +103,7 @@ def test_convolution(max_elements: Any, window: Any, use_bias: bool) -> None:
     check(layers.BigConv2D, arguments, sizes, max_elements, channels=channels)
 
 
-@every_strip
+@other_strips
 @few
 @given(windows(), st.integers(1, 2))
 def test_depthwise_convolution(max_elements: Any, window: Any, multiplier: int) -> None:
@@ -186,7 +192,7 @@ def test_average_pooling(max_elements: Any, pool: Any) -> None:
     check(layers.BigAveragePooling2D, *pool, max_elements, exact=False)
 
 
-@every_strip
+@other_strips
 @few
 @given(twos, image_sizes())
 def test_upsampling_nearest(max_elements: Any, size: tuple[int, int], sizes: Any) -> None:

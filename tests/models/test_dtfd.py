@@ -218,7 +218,10 @@ def test_joint_training(distillation):
         assert max(map(largest, others[-2:])) == 0  # tier 1 has no part in the bag's logits
 
 
-@every_distillation
+@pytest.mark.parametrize(
+    "distillation",
+    ["AFS", *(pytest.param(d, marks=pytest.mark.slow) for d in DISTILLATIONS if d != "AFS")],
+)
 def test_every_weight_is_trained(distillation):
     inputs = keras.Input((None, 6))
     model = keras.Model(inputs, small(distillation, blocks=1, joint=False)(inputs))
@@ -285,7 +288,9 @@ def test_saving(tmp_path):
 
 
 @every_distillation
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    "policy", [pytest.param("mixed_float16", marks=pytest.mark.slow), "mixed_bfloat16"]
+)
 def test_mixed_precision(distillation, policy):
     layer, x = small(distillation, dtype=policy), bag(count=11)
     outputs = layer(x)

@@ -6,11 +6,15 @@ from keras import layers
 from tfbig.models.mobilenet import from_timm, mobilenetv2
 
 
-def test_parameters():
+@pytest.fixture(scope="module")
+def network():
+    return mobilenetv2()
+
+
+def test_parameters(network):
     """Trainable parameters in torchvision's documentation."""
-    model = mobilenetv2()
-    assert sum(w.shape.num_elements() for w in model.trainable_weights) == 3504872
-    assert model.output_shape == (None, 1000)
+    assert sum(w.shape.num_elements() for w in network.trainable_weights) == 3504872
+    assert network.output_shape == (None, 1000)
 
 
 @pytest.mark.slow
@@ -19,14 +23,13 @@ def test_without_its_top(pooling, shape):
     assert mobilenetv2((64, 96, 3), include_top=False, pooling=pooling).output_shape == shape
 
 
-def test_initial_weights():
+def test_initial_weights(network):
     """Kernels have the spread of torch: the variance is 2 / (rows * columns * out), also of depthwise ones."""
-    model = mobilenetv2(include_top=False)
-    wide = model.get_layer("features.18.0").kernel.numpy()
-    deep = model.get_layer("features.17.conv.1.0").kernel.numpy()
+    wide = network.get_layer("features.18.0").kernel.numpy()
+    deep = network.get_layer("features.17.conv.1.0").kernel.numpy()
     assert wide.std() == pytest.approx((2 / 1280) ** 0.5, rel=0.02)
     assert deep.std() == pytest.approx((2 / (9 * 960)) ** 0.5, rel=0.05)
-    norms = [layer for layer in model.layers if isinstance(layer, layers.BatchNormalization)]
+    norms = [layer for layer in network.layers if isinstance(layer, layers.BatchNormalization)]
     assert {(norm.momentum, norm.epsilon) for norm in norms} == {(0.9, 1e-5)}
 
 

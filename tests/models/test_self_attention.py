@@ -94,7 +94,9 @@ def test_every_weight_is_trained():
     assert all(changed)
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    "policy", [pytest.param("mixed_float16", marks=pytest.mark.slow), "mixed_bfloat16"]
+)
 def test_mixed_precision(policy):
     x = bag()
     layer = small(dtype=policy)

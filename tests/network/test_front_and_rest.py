@@ -105,7 +105,7 @@ CUTS = [
     (odd_in_the_middle, {"upto": "first", "unsupported": "device"}),
     (nested, {"unsupported": "device"}),
 ]
-FAST = (0, 3, 4, 6)
+FAST = (0, 4, 6)
 cuts = pytest.mark.parametrize(
     ("build", "cut"),
     [

@@ -326,7 +326,7 @@ def up(filters: int, kernel: int, stride: int, **options: Any) -> layers.Layer:
 @pytest.mark.parametrize(
     ("stride", "kernel", "size", "dtype"),
     [
-        (4, 4, (17, 23), "float32"),
+        pytest.param(4, 4, (17, 23), "float32", marks=pytest.mark.slow),
         (5, 9, (13, 26), "uint8"),
         pytest.param(8, 18, (30, 41), "uint8", marks=pytest.mark.slow),
         pytest.param(7, 21, (29, 15), "float32", marks=pytest.mark.slow),
@@ -344,7 +344,7 @@ def test_step_with_strided_convolution(
 @pytest.mark.parametrize(
     ("stride", "kernel", "size", "dtype"),
     [
-        (4, 11, (5, 7), "float32"),
+        pytest.param(4, 11, (5, 7), "float32", marks=pytest.mark.slow),
         pytest.param(6, 6, (4, 3), "uint8", marks=pytest.mark.slow),
         pytest.param(8, 18, (3, 5), "uint8", marks=pytest.mark.slow),
     ],

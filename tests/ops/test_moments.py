@@ -71,7 +71,7 @@ numbers = st.lists(
 ).map(lambda v: np.array(v, np.float64))
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", [pytest.param("float64", marks=pytest.mark.slow), "float32"])
 @given(st.lists(numbers, min_size=1, max_size=6))
 @fast
 def test_moments_do_not_depend_on_split(dtype: str, parts: list[np.ndarray]) -> None:

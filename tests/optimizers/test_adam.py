@@ -9,6 +9,7 @@ from optimizer_loops import EXACT, applied, assert_close, some_gradients
 from tfbig.optimizers import CoupledAdam, DemonAdamW
 
 
+@pytest.mark.slow
 def test_coupled_adam_without_penalty_is_adam(float64):
     gradients = [[g + 0.1 for g in pair] for pair in some_gradients()]
     adam = keras.optimizers.Adam(0.01, **EXACT)

@@ -70,7 +70,9 @@ def test_gradient_accumulation(name, wrap, float64):
     assert_close(actual, looped(name, means))
 
 
-@every_optimizer
+@pytest.mark.parametrize(
+    "name", [n if n == "lookahead" else pytest.param(n, marks=pytest.mark.slow) for n in MAKERS]
+)
 def test_learning_rate_schedule(name, float64):
     """The schedule is 0 from the eleventh update on, between two steps of the slow weights."""
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([9], [2**-7, 0.0])

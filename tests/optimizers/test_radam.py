@@ -31,9 +31,3 @@ def test_lookahead_starts_at_first_update(float64):
     variable.assign([10.0])
     optimizer.apply([tf.ones(1, "float64")])
     assert 9.9 < variable.numpy()[0] < 10
-
-
-def test_lookahead_with_alpha_one_is_radam(float64):
-    gradients = some_gradients()
-    actual = applied(LookaheadRAdam(0.01, weight_decay=None, alpha=1.0, k=2), gradients)
-    assert_close(actual, applied(RAdam(0.01), gradients))

@@ -67,10 +67,9 @@ def oracle(model: PatchGD, x: Any, y: Any, rate: float, seed: Any) -> list[float
     ("eager", "accumulate"),
     [
         (False, 2),
-        (True, 4),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
-            for case in [(False, 1), (False, 4), (True, 1), (True, 2)]
+            for case in [(False, 1), (False, 4), (True, 1), (True, 2), (True, 4)]
         ),
     ],
 )

@@ -34,7 +34,12 @@ def test_codes_of_patches() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "patch"), [((16, 36), (8, 12)), ((24,), (8,)), ((8, 12, 8), (8, 4, 4))]
+    ("size", "patch"),
+    [
+        ((16, 36), (8, 12)),
+        pytest.param((24,), (8,), marks=pytest.mark.slow),
+        ((8, 12, 8), (8, 4, 4)),
+    ],
 )
 def test_joined_maps(size: Any, patch: Any, float64: None) -> None:
     """Z equals the feature map of the whole image, and so do the gradients."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from graphs import make_planner, read
@@ -38,10 +40,19 @@ def plan(background: Background | None, **limits: int) -> Plan:
     return planner.plan(1, {graph.inputs[0]: SIZE}, None, backgrounds)
 
 
+@cache
+def plan_of_disk(radius: float) -> Plan:
+    """Return the plan for a piece of tissue."""
+    return plan(projected(disk(radius), 64))
+
+
+@cache
+def plan_of_all() -> Plan:
+    return plan(None)
+
+
 def test_plans_follow_the_foreground() -> None:
-    whole, large, small = (
-        plan(b) for b in (None, projected(disk(2000), 64), projected(disk(480), 64))
-    )
+    whole, large, small = plan_of_all(), plan_of_disk(2000), plan_of_disk(480)
     assert not whole.layout.skips
     assert large.layout.skips
     assert small.layout.skips
@@ -51,7 +62,7 @@ def test_plans_follow_the_foreground() -> None:
 
 
 def test_share_of_each_sweep() -> None:
-    found = plan(projected(disk(480), 64))
+    found = plan_of_disk(480)
     assert all(0 < cost.active < 0.5 for cost in found.costs)
     for active_tiles, cost in zip(found.active_tiles, found.costs, strict=True):
         value = active_tiles.sweep.observed[0]
@@ -88,7 +99,7 @@ def test_finds_the_tiles_that_cost_least(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_fits_only_without_background() -> None:
     """Half of the host memory of the whole image suffices for a small piece of tissue."""
-    whole, small = plan(None), plan(projected(disk(480), 64))
+    whole, small = plan_of_all(), plan_of_disk(480)
     host = small.projected.host * 11 // 10
     assert host < whole.projected.host // 2
     with pytest.raises(BudgetError):
@@ -97,7 +108,7 @@ def test_what_fits_only_without_background() -> None:
 
 
 def test_summary_shows_what_is_computed() -> None:
-    found = plan(projected(disk(480), 64))
+    found = plan_of_disk(480)
     lines = str(found).splitlines()
     assert lines[1].endswith(" active")
     assert lines[3].split()[-1] == f"{found.costs[0].active:.3f}"
@@ -106,13 +117,13 @@ def test_summary_shows_what_is_computed() -> None:
         f"{found.active:.3f} of the image is computed, in {tiles} tiles; the rest is background"
         in lines
     )
-    whole = plan(None)
+    whole = plan_of_all()
     assert whole.active == 1
     assert "background" not in str(whole)
 
 
 def test_active_share_is_that_of_the_work() -> None:
-    found, whole = plan(projected(disk(480), 64)), plan(None)
+    found, whole = plan_of_disk(480), plan_of_all()
     done = sum(c.exact_operations for c in found.costs) / sum(
         c.exact_operations for c in whole.costs
     )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import keras
@@ -19,6 +20,12 @@ from tfbig.plan.plan import Plan
 FILES = Path(__file__).parents[1] / "files" / "plans"
 
 
+@cache
+def network() -> keras.Model:
+    """Return a ResNet-18, which all of its plans share."""
+    return resnet18(classes=2)
+
+
 def unet() -> Plan:
     budget = tfbig.Budget(device="512MB", host="758MB", disk="20GB")
     model = tfbig.stream(gigapixel_unet(), budget)
@@ -27,19 +34,19 @@ def unet() -> Plan:
 
 
 def rematerialised() -> Plan:
-    model = tfbig.stream(resnet18(classes=2), tfbig.Budget(device="128MB", host="1200MB", disk=0))
+    model = tfbig.stream(network(), tfbig.Budget(device="128MB", host="1200MB", disk=0))
     model.compile("adam", "sparse_categorical_crossentropy")
     return model.plan((1, 2048, 2048, 3))
 
 
 def inference() -> Plan:
-    model = tfbig.stream(resnet18(classes=2), tfbig.Budget(device="256MB", host="3GB", disk=0))
+    model = tfbig.stream(network(), tfbig.Budget(device="256MB", host="3GB", disk=0))
     return model.plan((2, 3000, 2000, 3), training=False)
 
 
 def kept_on_device() -> Plan:
     budget = tfbig.Budget(device="1500MB", host="64GB", disk=0)
-    model = tfbig.stream(resnet18(classes=2), budget, devices="CPU:0")
+    model = tfbig.stream(network(), budget, devices="CPU:0")
     model.compile("adam", "sparse_categorical_crossentropy")
     return model.plan((1, 4096, 4096, 3))
 

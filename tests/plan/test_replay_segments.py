@@ -52,7 +52,7 @@ def test_partitions() -> None:
     assert ways[-1] == ((0, 0), (1, 2), (3, 4))
 
 
-@for_examples(st.integers(1, 12), st.data(), fast=20, slow=60)
+@for_examples(st.integers(1, 12), st.data(), fast=8, slow=60)
 def test_segments_cover_all_sweeps(count: int, data: st.DataObject) -> None:
     """Every way covers every sweep once, and replays write exactly the inner images."""
     graph = deep_graph(count)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from graphs import for_examples
 from hypothesis import strategies as st
 from scipy import ndimage
 from skimage.measure import label
@@ -53,8 +53,7 @@ def blobs(rows: int, columns: int, seed: int, smooth: float, levels: int) -> Map
     return (np.rint(scaled * levels) * (255 / levels)).astype(np.uint8)
 
 
-@settings(max_examples=40, deadline=None)
-@given(
+@for_examples(
     st.integers(1, 40),
     st.integers(1, 40),
     st.integers(0, 10**6),
@@ -62,6 +61,8 @@ def blobs(rows: int, columns: int, seed: int, smooth: float, levels: int) -> Map
     st.sampled_from([2, 5, 255]),
     st.lists(st.integers(1, 12), min_size=1, max_size=4),
     st.sampled_from([(100, 120), (60, 150), (-1, 128), (150, 90)]),
+    fast=15,
+    slow=60,
 )
 def test_any_strips(
     rows: int,

@@ -78,8 +78,6 @@ IMAGE = (2, 7, 6, 4)
 FAST_KINDS = (
     layers.BigConv2D,
     layers.BigBatchNormalization,
-    layers.BigMaxPooling2D,
-    layers.BigGlobalAveragePooling2D,
     layers.BigConcatenate,
 )
 """One layer of each kind: window with weights, statistics, window, reduction, several inputs."""

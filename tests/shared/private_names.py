@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -23,13 +24,19 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Return all nodes of the tree of a file."""
+    return tuple(ast.walk(tree(path)))
+
+
 def own_names() -> set[str]:
     """Return the private names that the source of tfbig defines."""
-    return {name for path in MODULES.values() for name in _defined(tree(path)) if is_private(name)}
+    return {name for path in MODULES.values() for name in _defined(nodes(path)) if is_private(name)}
 
 
-def _defined(module: ast.Module) -> Iterator[str]:
-    for node in ast.walk(module):
+def _defined(module: tuple[ast.AST, ...]) -> Iterator[str]:
+    for node in module:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -49,11 +56,11 @@ def private_uses(module: str, own: set[str]) -> set[str]:
     Returns:
         Attributes such as "_flatten_layers", and imports such as "keras.src.backend.AutocastScope".
     """
-    return set(_uses(tree(MODULES[module]))) - own - OTHERS
+    return set(_uses(nodes(MODULES[module]))) - own - OTHERS
 
 
-def _uses(module: ast.Module) -> Iterator[str]:
-    for node in ast.walk(module):
+def _uses(module: tuple[ast.AST, ...]) -> Iterator[str]:
+    for node in module:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PRIVATE_PACKAGES):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):

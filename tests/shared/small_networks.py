@@ -42,6 +42,15 @@ def normalisations() -> keras.Model:
     return keras.Model(start, layers.Dense(2)(x))
 
 
+def statistics() -> keras.Model:
+    """Return statistics of the image and of groups, and pooling of it."""
+    x = start = keras.Input((None, None, 4))
+    x = layers.BatchNormalization()(layers.Conv2D(4, 3, padding="same")(x))
+    x = layers.GroupNormalization(2)(layers.Conv2D(6, 3, strides=2, padding="same")(x))
+    x = layers.Concatenate()([layers.GlobalMaxPooling2D()(x), layers.GlobalAveragePooling2D()(x)])
+    return keras.Model(start, layers.Dense(2)(x))
+
+
 def decoder() -> keras.Model:
     """Return a small U-Net with the strided layers that run in space-to-depth layout."""
     start = keras.Input((None, None, 1))

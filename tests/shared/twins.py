@@ -43,12 +43,14 @@ def unlike_at_start(model: keras.Model, seed: int = 0) -> None:
 
 
 def step(run: Any, model: keras.Model, x: Any, training: bool) -> dict[str, dict[str, Any]]:
-    """Return outputs, gradients of their weighted sum, and all variables after a call; then restore the variables."""
+    """Return outputs, gradients of their weighted sum, and all variables after a call; then restore the variables.
+
+    The plain model runs eagerly, as its trace would take longer than one step.
+    """
     state = [*model.variables, global_seed_generator().state]
     before = [v.numpy() for v in state]
 
-    @tf.function(autograph=False)
-    def traced(x: Any) -> Any:
+    def differentiate(x: Any) -> Any:
         inputs, variables = tf.nest.flatten(x), [v._value for v in model.trainable_variables]
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -57,6 +59,7 @@ def step(run: Any, model: keras.Model, x: Any, training: bool) -> dict[str, dict
         sources = [*inputs, *variables]
         return outputs, tape.gradient(total, sources, unconnected_gradients="zero")
 
+    traced = differentiate if run is model else tf.function(differentiate, autograph=False)
     outputs, computed = traced(x)
     changed = [v.numpy() for v in state]
     for variable, value in zip(state, before, strict=True):

@@ -12,7 +12,15 @@ import tensorflow as tf
 from exactness import FLOAT64, assert_same
 from keras import layers
 from skipped_background import Skipping, image_of, mask_of, projected, small_tiles
-from small_networks import decoder, normalisations, resampling, signal, volume, windows
+from small_networks import (
+    decoder,
+    normalisations,
+    resampling,
+    signal,
+    statistics,
+    volume,
+    windows,
+)
 from streamed_pairs import slow
 
 import tfbig
@@ -24,6 +32,7 @@ MODELS: dict[Callable[[], keras.Model], tuple[tuple[int, ...], int]] = {
     windows: ((301, 283), 4),
     resampling: ((61, 70), 3),
     normalisations: ((50, 43), 4),
+    statistics: ((50, 43), 4),
     decoder: ((160, 192), 1),
     volume: ((80, 64, 4), 2),  # volumes are cut along their longest axis
     signal: ((200,), 2),
@@ -58,9 +67,7 @@ def assert_exact(build: Callable[[], keras.Model], x: np.ndarray, **options: Any
         assert_same(first.numpy(), second.numpy(), FLOAT64)
 
 
-@pytest.mark.parametrize(
-    "build", [slow(b) if b in (volume, signal, decoder) else b for b in MODELS]
-)
+@pytest.mark.parametrize("build", [b if b is statistics else slow(b) for b in MODELS])
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_outputs_and_gradients(
     build: Callable[[], keras.Model], batch: int, skipping: Skipping, float64: None
@@ -304,7 +311,9 @@ def test_noise_is_computed_everywhere(skipping: Skipping, float64: None) -> None
 
 def test_other_slides_need_no_trace(skipping: Skipping, float64: None) -> None:
     sources, _ = slides([mask_of((120, 100), seed) for seed in range(3)])
-    big = tfbig.stream(classifier(), source_dtype="float64")
+    image = keras.Input((None, None, 3))
+    pooled = layers.GlobalAveragePooling2D()(layers.Conv2D(4, 3, 2, padding="same")(image))
+    big = tfbig.stream(keras.Model(image, layers.Dense(2)(pooled)), source_dtype="float64")
     big.compile("sgd", "mse")
     step = big.traced(big.train_step)
     for source in sources:

@@ -47,7 +47,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "ftrl": lambda: k.Ftrl(0.1),
     **MAKERS,
 }
-SLOW = {*OPTIMIZERS} - {"adamw", "averaged", "accumulated", "loss_scale", "lookahead"}
+SLOW = {*OPTIMIZERS} - {"adamw", "averaged", "accumulated", "loss_scale"}
 
 
 def model_of(optimizer: Any, jit_compile: bool | None) -> keras.Model:

@@ -62,7 +62,7 @@ def test_fit_with_validation_and_callbacks(build: Any, float64: None, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "build", [slow(segmenter), slow(classifier), slow(two_maps), named_maps, map_and_vector]
+    "build", [slow(b) for b in (segmenter, classifier, two_maps, map_and_vector)] + [named_maps]
 )
 def test_predict(build: Any, float64: None) -> None:
     streamed, plain = (m.predict(images(5), batch_size=2, verbose=0) for m in both(build))
@@ -140,6 +140,7 @@ def test_stateless_call(float64: None) -> None:
     assert_same(*([y, *state] for y, state in pair), FLOAT64)
 
 
+@pytest.mark.slow
 def test_training_argument_of_a_layer(float64: None) -> None:
     def build() -> keras.Model:
         inputs = keras.Input((None, None, 2))
@@ -150,14 +151,14 @@ def test_training_argument_of_a_layer(float64: None) -> None:
         assert_same(big(images(2), training=training), twin(images(2), training=training), FLOAT64)
 
 
-@pytest.mark.parametrize("name", [False, True])
-def test_a_dataset_decides_the_order(name: bool) -> None:
+def test_a_dataset_decides_the_order() -> None:
     """Without a warning of Keras, which are errors in tests."""
     model = keras.Sequential([keras.Input((None, None, 1)), layers.Conv2D(1, 3)])
     big = tfbig.stream(model, strip_rows=4)
     big.compile("sgd", "mse")
     x, y = np.ones((2, 8, 8, 1), "float32"), np.ones((2, 6, 6, 1), "float32")
     batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(1)
-    big.fit(x=batches, verbose=0) if name else big.fit(batches, verbose=0)
+    big.fit(batches, verbose=0)
+    big.fit(x=batches, verbose=0)
     with pytest.warns(UserWarning, match="`shuffle=True` was passed, but will be ignored"):
         big.fit(batches, shuffle=True, verbose=0)

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from exactness import FLOAT64, assert_same, integers
+from exactness import FLOAT64, assert_same
 from keras import layers
 from streamed_pairs import (
     body,
@@ -315,16 +315,6 @@ def test_metrics() -> None:
         logs.append({name: values[0] for name, values in history.items()})
     assert logs[0] == pytest.approx(logs[1], rel=1e-6)
     assert len(logs[0]) == 2 * 6
-
-
-def test_metrics_of_classes() -> None:
-    x = integers((2, 5, 6, 2))
-    y = np.argmax(one_hot((2, 5, 6), 3), -1)[..., None]
-    logs = []
-    for model in both(segmenter, 3, "softmax"):
-        model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
-        logs.append(model.evaluate(x, y, verbose=0, return_dict=True))
-    assert logs[0] == pytest.approx(logs[1], rel=1e-6)
 
 
 def test_pixel_weights_of_counting_metrics() -> None:

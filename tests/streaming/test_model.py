@@ -166,8 +166,6 @@ def like(outputs: Any) -> Any:
 ONE_ROW = (
     nested,
     shared_layer,
-    two_inputs,
-    group_normalised,
 )
 """Models that the fast tests run in strips of one row."""
 
@@ -213,6 +211,7 @@ def test_gradients_of_eager_tape(build: Callable[[], keras.Model], float64: None
     assert_same((outputs, weights), (eager[0], eager[2]), FLOAT64)
 
 
+@pytest.mark.slow
 def test_frozen_statistics_do_not_change(float64: None) -> None:
     model = residual()
     for layer in model.layers:

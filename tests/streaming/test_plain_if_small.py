@@ -140,7 +140,7 @@ def test_calls_and_gradients(graph: bool) -> None:
     assert_equal(big, plain)
 
 
-@pytest.mark.parametrize("build", [classifier, segmenter])
+@pytest.mark.parametrize("build", [pytest.param(classifier, marks=pytest.mark.slow), segmenter])
 def test_no_step_streams(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even the forward pass of a model whose loss is computed for each pixel, of images of unknown size."""
     big: Any = compiled(build, "mse", True)

@@ -350,7 +350,11 @@ def failing(errors: list[Exception]) -> Callable[..., Any]:
     ("kinds", "raised"),
     [
         ([tf.errors.InvalidArgumentError, tf.errors.NotFoundError], tf.errors.NotFoundError),
-        ([tf.errors.ResourceExhaustedError], tf.errors.ResourceExhaustedError),
+        pytest.param(
+            [tf.errors.ResourceExhaustedError],
+            tf.errors.ResourceExhaustedError,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_errors_that_are_not_of_xla(

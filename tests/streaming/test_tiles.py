@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from exactness import FLOAT64, assert_same, gradients, integer_weights, integers
 from keras import layers
-from small_networks import decoder, normalisations, resampling, volume, windows
+from small_networks import decoder, normalisations, resampling, statistics, volume, windows
 from streamed_pairs import (
     both,
     classifier,
@@ -64,18 +64,25 @@ def test_training(build: Callable[[], keras.Model], in_tiles: None, float64: Non
     assert_same(pair[0].predict(x, verbose=0), pair[1].predict(x, verbose=0), FLOAT64)
 
 
+def strided() -> keras.Model:
+    """Return the strided layers of `decoder`, in one sweep."""
+    start = keras.Input((None, None, 1))
+    x = layers.Conv2D(4, 8, strides=8, padding="same", activation="relu")(start)
+    return keras.Model(start, layers.Conv2DTranspose(1, 8, strides=8, padding="same")(x))
+
+
 CASES = {
     windows: (2, 29, 34, 4),
     resampling: (2, 19, 22, 3),
     normalisations: (2, 17, 19, 4),
+    statistics: (2, 17, 19, 4),
+    strided: (1, 32, 48, 1),
     decoder: (1, 32, 48, 1),
     volume: (1, 8, 12, 4, 2),
 }
 
 
-@pytest.mark.parametrize(
-    "build", [slow(b) if b in (volume, resampling, windows) else b for b in CASES]
-)
+@pytest.mark.parametrize("build", [b if b in (statistics, strided) else slow(b) for b in CASES])
 def test_outputs_and_gradients(
     build: Callable[[], keras.Model], in_tiles: None, float64: None
 ) -> None:
@@ -90,9 +97,18 @@ def test_outputs_and_gradients(
     assert_same(*results, FLOAT64)
 
 
-def test_bitwise_on_integers(in_tiles: None) -> None:
+def few_windows() -> keras.Model:
+    """Return convolutions with strides, groups and padding, one of them transposed."""
+    x = start = keras.Input((None, None, 4))
+    x = layers.Conv2D(4, 5, strides=3, padding="same", groups=2)(x)
+    x = layers.Conv2DTranspose(3, (2, 5), strides=(1, 3))(x)
+    return keras.Model(start, layers.Conv2D(2, 4, padding="same")(x))
+
+
+@pytest.mark.parametrize("build", [few_windows, slow(windows)])
+def test_bitwise_on_integers(build: Callable[[], keras.Model], in_tiles: None) -> None:
     """Sums of integers do not depend on the tiles."""
-    model, twin = windows(), windows()
+    model, twin = build(), build()
     for each in (model, twin):
         each.set_weights(integer_weights(each, 1))
     x = tf.constant(integers((1, 23, 31, 4), top=1))

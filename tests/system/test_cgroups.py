@@ -82,7 +82,7 @@ def test_step_that_needs_more_is_refused_before_it_runs(monkeypatch):
     model = keras.Model(image, keras.layers.Conv2D(1, 1)(x))
     big = tfbig.stream(model, tfbig.Budget(device="10MB", host="100GB"))
     big.compile("sgd", "mse")
-    data, before = np.ones((1, 512, 512, 1), np.float32), model.get_weights()
+    data, before = np.ones((1, 256, 256, 1), np.float32), model.get_weights()
     monkeypatch.setattr(host_memory, "available_bytes", lambda: 10_000)
     POOL.trim()
     monkeypatch.setattr(type(POOL), "free_bytes", 0)

@@ -304,7 +304,7 @@ def test_ends_with_averaged_weights(tmp_path):
     assert_same(values(longer), values(whole))
 
 
-@pytest.mark.parametrize("part", ["training", "validation"])
+@pytest.mark.parametrize("part", ["training", pytest.param("validation", marks=slow)])
 def test_an_epoch_without_a_usable_batch_is_an_error(part):
     """Otherwise, a model that has learned nothing would have perfect metrics."""
     x, y = images()

@@ -38,8 +38,11 @@ def test_a_budget_that_does_not_do(segmentation_run, capsys):
     assert "Raise --host-memory to" in capsys.readouterr().err
 
 
-def test_errors(segmentation_run, capsys):
-    assert main(["plan", str(segmentation_run.folder), "0x12"]) == 1
+def test_errors(tmp_path, capsys):
+    image = keras.Input((None, None, 1))
+    model = keras.Model(image, keras.layers.Conv2D(1, 3)(image))
+    model.save(tmp_path / "own.keras")
+    assert main(["plan", str(tmp_path / "own.keras"), "0x12"]) == 1
     assert "0x12: is not a size" in capsys.readouterr().err
 
 

@@ -5,8 +5,8 @@ import shutil
 from tfbig.cli.main import main
 
 
-def test_report(segmentation_run, tmp_path, capsys):
-    run = shutil.copytree(segmentation_run.folder, tmp_path / "run")
+def test_report(mil_run, tmp_path, capsys):
+    run = shutil.copytree(mil_run.folder, tmp_path / "run")
     (run / "report.html").unlink()
     assert main(["report", str(run)]) == 0
     assert "</html>" in (run / "report.html").read_text()

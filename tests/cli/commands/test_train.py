@@ -1,7 +1,5 @@
 """`train.py` from the command line to the run folder, on small slides."""
 
-import shutil
-
 import keras
 import pytest
 import yaml
@@ -90,20 +88,6 @@ def test_beside_unfinished_run(data, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
-def test_existing_run(segmentation_run, tmp_path, capsys):
-    data = segmentation_run.data
-    shutil.copytree(segmentation_run.folder, tmp_path / "out")
-    before = history(tmp_path / "out")
-    assert run_segmentation(data, tmp_path / "out") == 1
-    assert "--resume" in capsys.readouterr().err
-    assert history(tmp_path / "out") == before
-    assert run_segmentation(data, tmp_path / "out", "--resume", "--epochs", "3") == 0
-    after = history(tmp_path / "out")
-    assert after[:2] == before
-    assert len(after) == 3
-
-
 def test_existing_run_is_refused_first(data, tmp_path, capsys):
     """Nothing is read, built or printed before a used --out is refused."""
     (tmp_path / "out").mkdir()
@@ -125,13 +109,6 @@ def test_budget_below_one_strip(data, tmp_path, capsys):
     message = capsys.readouterr().err
     assert "smallest tile needs" in message
     assert "Raise --device-memory to" in message
-    assert not (tmp_path / "out" / "metrics.json").exists()
-
-
-@pytest.mark.slow  # test_faults.py has a fast one
-def test_nonfinite_loss(data, tmp_path, capsys):
-    assert run_segmentation(data, tmp_path / "out", "--lr", "1e30") == 1
-    assert "loss" in capsys.readouterr().err
     assert not (tmp_path / "out" / "metrics.json").exists()
 
 

@@ -12,7 +12,14 @@ import yaml
 import train
 
 
-def test_flags_override_config(device_run):
+def test_flags_override_config(tmp_path):
+    (tmp_path / "mine.yaml").write_text("epochs: 7\nlr: 0.002\n")
+    settings = train.settings_of(["--config", str(tmp_path / "mine.yaml"), *cli_runs.MIL])
+    assert (settings.epochs, settings.lr) == (1, 0.002)
+
+
+@pytest.mark.slow
+def test_overridden_config_is_saved(device_run):
     saved = yaml.safe_load((device_run.folder / "config.yaml").read_text())
     assert (saved["epochs"], saved["lr"]) == (1, 0.002)
 
@@ -149,8 +156,8 @@ def test_class_names_like_flags(out):
     assert resumed.epochs == 1
 
 
-def test_resume_without_a_run(segmentation_run, tmp_path, capsys):
-    assert segmentation_run.code == 0
-    assert "holds no run yet; starting it" in segmentation_run.out
+def test_resume_without_a_run(mil_run, tmp_path, capsys):
+    assert mil_run.code == 0
+    assert "holds no run yet; starting it" in mil_run.out
     assert train.main(["--out", str(tmp_path / "none"), "--resume"]) == 2
     assert "holds no run to resume" in capsys.readouterr().err

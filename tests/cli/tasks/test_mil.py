@@ -36,10 +36,11 @@ slow = pytest.mark.slow
 
 @pytest.mark.parametrize(
     "mode",
-    ["accumulate", "device", *(pytest.param(m, marks=slow) for m in ("offload", "frozen"))],
+    ["accumulate", *(pytest.param(m, marks=slow) for m in ("device", "offload", "frozen"))],
 )
-def test_run_folder(mode, mil_run, device_run, tmp_path):
-    made = {"accumulate": mil_run, "device": device_run}.get(mode)
+def test_run_folder(mode, request, tmp_path):
+    shared = {"accumulate": "mil_run", "device": "device_run"}.get(mode)
+    made = request.getfixturevalue(shared) if shared else None
     out = made.folder if made else tmp_path / "out"
     assert (made.code if made else run_mil(out, "--mode", mode)) == 0
     expected = FILES - {"plan.txt"} if mode == "device" else FILES

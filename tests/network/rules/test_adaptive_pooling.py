@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from exactness import FLOAT64, assert_same, gradients, integer_weights, integers
+from exactness import FLOAT64, assert_same, gradients, integers
 from hypothesis import given
 from hypothesis import strategies as st
 from keras import layers
@@ -24,7 +24,7 @@ def _bounds(size: tf.Tensor, windows: int) -> Any:
     return adaptive_pooling.bounds(size, windows)
 
 
-@given(st.integers(1, 4000), st.integers(1, 40))
+@given(st.integers(1, 4000), st.sampled_from([1, 2, 7, 40]))
 def test_bounds(size: int, windows: int) -> None:
     start, stop = _bounds(tf.constant(size), windows)
     index = np.arange(windows)
@@ -34,7 +34,7 @@ def test_bounds(size: int, windows: int) -> None:
 
 @pytest.mark.parametrize(
     ("windows", "rank"),
-    [(2, 1), (5, 2), (2, 3), slow(5, 1), slow(2, 2), slow(5, 3)],
+    [(2, 3), *(slow(*case) for case in ((2, 1), (5, 1), (2, 2), (5, 2), (5, 3)))],
 )
 def test_gradients_of_equal_pixels(rank: int, windows: int) -> None:
     """TensorFlow gives the gradient of a window to one of several largest pixels, or to all in a volume."""
@@ -65,9 +65,8 @@ def test_layers_behind(float64: None) -> None:
         keras.utils.set_random_seed(0)
         start = keras.Input((None, None, 2))
         x = layers.AdaptiveAveragePooling2D((4, 6))(layers.Conv2D(3, 3)(start))
-        y = layers.BatchNormalization()(layers.Conv2D(4, 3, padding="same")(x))
-        both = layers.Concatenate()([layers.UpSampling2D(2)(y), layers.UpSampling2D(2)(x)])
-        return keras.Model(start, layers.Dense(2)(layers.Flatten()(both)))
+        y = layers.UpSampling2D(2)(layers.Conv2D(4, 3, padding="same")(x))
+        return keras.Model(start, layers.Dense(2)(layers.Flatten()(y)))
 
     model, twin = build(), build()
     x, y = np.random.default_rng(0).normal(size=(3, 11, 14, 2)), np.ones((3, 2))
@@ -76,18 +75,3 @@ def test_layers_behind(float64: None) -> None:
         each.compile("sgd", "mse")
         each.train_on_batch(x, y)
     assert_same(model.get_weights(), twin.get_weights(), FLOAT64)
-
-
-def test_maximum_of_integers() -> None:
-    """Bitwise, behind a convolution."""
-
-    def build() -> Any:
-        start = keras.Input((None, None, 2))
-        x = layers.Conv2D(3, 3, padding="same")(start)
-        return keras.Model(start, layers.AdaptiveMaxPooling2D((3, 5))(x))
-
-    model = build()
-    model.set_weights(integer_weights(model))
-    x = tf.constant(integers((1, 13, 9, 2), top=1))
-    big = tfbig.stream(model, strip_rows=4)
-    assert_same(*[gradients(m, x, m.trainable_variables) for m in (big, model)])

@@ -22,6 +22,7 @@ def image(channels: int = 6) -> Any:
     return keras.Input((7, 6, channels))
 
 
+@pytest.mark.slow
 def test_outputs_have_the_shapes_of_the_model(check: Check) -> None:
     inputs = image()
     split = ops.reshape(layers.Conv2D(6, 3, padding="same")(inputs), (-1, 7, 6, 2, 3))

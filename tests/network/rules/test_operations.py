@@ -70,6 +70,7 @@ def test_normalize() -> None:
     assert_same(tfbig.stream(model, strip_rows=2)(x), model(x), 8 * 2**-24)
 
 
+@pytest.mark.slow
 def test_reductions_over_the_image(check: Check) -> None:
     inputs = image(3)
     x = layers.Conv2D(3, 3)(inputs)

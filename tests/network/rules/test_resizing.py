@@ -36,7 +36,7 @@ CASES = [
 ]
 
 
-QUICK = {"bilinear True", "nearest False", "up lanczos5", "operation"}
+QUICK = {"bilinear True", "nearest False"}
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ def test_dropout_of_heads(check: Check) -> None:
     check(inputs, inner(layers.GaussianNoise(0.3, seed=8)(Head()(x))))
 
 
+@pytest.mark.slow
 def test_shared_batch_norm(check: Check) -> None:
     """Each call of a shared layer updates the moving statistics."""
     shared = layers.BatchNormalization(momentum=0.6)
