@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from tfbig import SourceError, sources
 from tfbig.cli.data.images import ImageSet
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.settings.tasks import ImageSettings
 from tfbig.cli.tasks.images import ImageTask
 from tfbig.cli.tasks.target import Target

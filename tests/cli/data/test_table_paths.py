@@ -14,7 +14,7 @@ from volume_files import write_nifti
 import train
 from tfbig import SourceError
 from tfbig.cli.data import bags, cohort, images, masked_images, scenes, slide_splits, volume_cases
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data
 
 
 def write_array(path: Path, number: int) -> None:
@@ -84,7 +84,7 @@ TASKS: dict[str, tuple[str, dict[str, Any], list[str], Any]] = {
         "volumes.csv",
         {"image": (write_volume, ".nii"), "label": (write_volume, "_l.nii")},
         ["--task", "volume-segmentation", "--class-names", "a", "b"],
-        lambda settings: volume_cases.load(settings, (1, 1, 1)),
+        volume_cases.load,
     ),
 }
 

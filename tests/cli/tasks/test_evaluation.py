@@ -9,7 +9,7 @@ from samples import ROOT
 from sklearn.metrics import roc_auc_score
 
 import train
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.tasks import evaluation
 from tfbig.cli.tasks.class_target import ClassTarget
 from tfbig.mil import BagSet

@@ -13,7 +13,7 @@ from samples import ROOT
 import train
 from tfbig import mil as bags
 from tfbig import sources
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.main import main
 from tfbig.cli.settings.tasks import MILSettings
 from tfbig.cli.tasks import mil

@@ -13,8 +13,8 @@ import numpy as np
 
 from tfbig import SourceError, mil
 from tfbig.cli.data import cohort, splits, target_columns, tile_coords
+from tfbig.cli.data.run_data import UNREADABLE, Data
 from tfbig.cli.data.scales import SAME
-from tfbig.cli.data.splits import Data
 from tfbig.cli.data.tile_selection import MIN_TISSUE, MPP, TILE, Selection
 from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.tasks import MILSettings
@@ -134,9 +134,9 @@ def _slides(settings: MILSettings) -> Data:
         return opener.tiles(path, coords.get(file) or tile_coords.read(file))
 
     def opened(rows: Sequence[Row]) -> mil.BagSet:
-        bags, labels, failed = cohort.open_rows(rows, tiles)
-        read = mil.read_bags(bags, labels, slides.count)
-        return replace(read, failed=(*failed, *read.failed))
+        found = cohort.open_rows(rows, tiles)
+        read = mil.read_bags(found.items, found.labels, slides.count)
+        return replace(read, failed=(*found.failed, *read.failed))
 
     data = opener.with_pixels(cohort.load(settings, slides, opened))
     if settings.coords:
@@ -157,9 +157,9 @@ def _features(settings: MILSettings) -> Data:
         return bag
 
     def opened(rows: Sequence[Row]) -> mil.BagSet:
-        bags, labels, failed = cohort.open_rows(rows, features, "--features")
-        read = mil.read_bags(bags, labels, slides.count)
-        return replace(read, failed=(*failed, *read.failed))
+        found = cohort.open_rows(rows, features, "--features")
+        read = mil.read_bags(found.items, found.labels, slides.count)
+        return replace(read, failed=(*found.failed, *read.failed))
 
     data = cohort.load(settings, slides, opened)
     return replace(data, decided={"feature_width": first[0].shape[1]})
@@ -209,7 +209,7 @@ def _read_coords(settings: MILSettings, rows: Sequence[Row]) -> dict[Path, Coord
     """
     coords, folder = {}, settings.coords or ""
     for file in (tile_coords.file_of(folder, row["path"]) for row in rows if row["path"]):
-        with suppress(*cohort.UNREADABLE):  # named when the slide is opened
+        with suppress(*UNREADABLE):  # named when the slide is opened
             coords[file] = read_coords(file)
     resolution, size = _resolution(settings), settings.tile
     for file, tiles in coords.items():

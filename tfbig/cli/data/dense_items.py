@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,22 +21,6 @@ LABELLED = WEIGHTED[:2]
 """What a batch of other images has."""
 AT_ONCE = 1 << 22
 """Bytes of labels that are read at once to find their classes."""
-
-
-class Items(NamedTuple):
-    """The images of a run.
-
-    Attributes:
-        train: Images to train on.
-        val: Images for validation.
-        judged: Images of the results: those to test on, or if there are none, those for validation.
-        test: Images to test on, or none.
-    """
-
-    train: Sequence[Any]
-    val: Sequence[Any]
-    judged: Sequence[Any]
-    test: Sequence[Any]
 
 
 def dataset(
@@ -88,16 +72,16 @@ def print_splits(settings: Any, data: Any) -> None:
         data: Data of the run, with its images by split.
     """
     if settings.test_only:
-        print(f"evaluating {settings.test_only} on {names(data.test)}", flush=True)
+        print(f"evaluating {settings.test_only} on {names(data.test.items)}", flush=True)
         return
     print(f"mode {settings.mode}, precision {settings.precision}, seed {settings.seed}")
     crops = (
         "all of " if settings.crop == WHOLE else f"{settings.crops} crops of {settings.crop} from "
     )
-    print(f"training on {crops}{names(data.train)}")
-    print(f"validating on all of {names(data.val)}, not trained on", flush=True)
-    if data.test:
-        print(f"testing on all of {names(data.test)}, not trained on", flush=True)
+    print(f"training on {crops}{names(data.train.items)}")
+    print(f"validating on all of {names(data.val.items)}, not trained on", flush=True)
+    if data.test.items:
+        print(f"testing on all of {names(data.test.items)}, not trained on", flush=True)
 
 
 def missing_classes(items: Sequence[Any], count: int) -> list[int]:

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfbig import SourceError, sources
 from tfbig.cli.data import class_folders, cohort, splits, splitting, target_columns
 from tfbig.cli.data.background import Masking
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data, Opened
 from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.tasks import ImageSettings
 from tfbig.data import epochs
@@ -41,6 +41,11 @@ class ImageSet:
     images: tuple[Any, ...]
     labels: npt.NDArray[Any]
     failed: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, found: Opened) -> ImageSet:
+        """Return images with the labels of their rows."""
+        return cls(found.items, np.array(found.labels), found.failed)
 
 
 def load(settings: ImageSettings) -> Data:
@@ -174,8 +179,7 @@ def _slides(settings: ImageSettings) -> Data:
         return _scaled(sources.RGB(whole), settings)
 
     def opened(rows: Sequence[Row]) -> ImageSet:
-        images, labels, failed = cohort.open_rows(rows, image)
-        return ImageSet(tuple(images), np.array(labels), tuple(failed))
+        return ImageSet.of(cohort.open_rows(rows, image))
 
     return opener.with_pixels(cohort.load(settings, slides, opened))
 
@@ -194,21 +198,14 @@ def _pictures(settings: ImageSettings) -> Data:
 
 def _open_images(rows: Sequence[Row], settings: ImageSettings) -> ImageSet:
     """Open the images of a split that can be used, in RGB; the others are listed with the reason."""
-    images: list[Any] = []
-    used: list[Any] = []
-    failed: list[tuple[str, str]] = []
-    for row in rows:
-        try:
-            is_series = settings.encoder == "series"
-            image = _series(row["path"]) if is_series else _picture(row["path"], settings)
-        except SourceError as error:
-            failed.append((str(row["path"]), str(error)))
-            continue
-        images.append(image)
-        used.append(row["label"])
-    if not images:
-        raise splits.none_usable("images", rows[0]["split"], failed)
-    return ImageSet(tuple(images), np.array(used), tuple(failed))
+
+    def open_row(row: Row) -> Any:
+        if settings.encoder == "series":
+            return _series(row["path"])
+        return _picture(row["path"], settings)
+
+    found = Opened.of(rows, open_row, "path")
+    return ImageSet.of(found.usable("images", rows[0]["split"]))
 
 
 def _picture(path: Path, settings: ImageSettings) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig import mil
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.settings.tasks import MILSettings
 from tfbig.cli.tasks import run_results
 from tfbig.cli.tasks.target import Target

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tfbig import SourceError, optimizers
 from tfbig.cli import machine
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.failure_log import FailureLog
 from tfbig.cli.settings import choices
 from tfbig.cli.settings.flag import deciding

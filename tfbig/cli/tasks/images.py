@@ -17,7 +17,7 @@ import tfbig
 from tfbig import SourceError, sources
 from tfbig.cli import failure_log, machine
 from tfbig.cli.data import background, images
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.settings import target_settings
 from tfbig.cli.settings.run_settings import EXACT_MODES
 from tfbig.cli.settings.tasks import ImageSettings
@@ -45,7 +45,7 @@ MAPS = 4
 """Largest number of test images whose latent grid is drawn."""
 
 
-class ImageTask(Task[ImageSettings, Data]):
+class ImageTask(Task[ImageSettings]):
     """Training and evaluation with `--task images`."""
 
     def resolved(self, settings: ImageSettings) -> ImageSettings:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfbig import SourceError, mil
 from tfbig.cli import failure_log, machine, paths
 from tfbig.cli.data import bags
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.settings import target_settings
 from tfbig.cli.settings.flag import flags_of
 from tfbig.cli.settings.tasks import MILSettings
@@ -67,7 +67,7 @@ BAG_WEIGHTS = {"clam_sb": 0.7, "clam_mb": 0.7, "dsmil": 0.5}
 """Published weights of the loss of the bag, of aggregators where that of the second output has the rest."""
 
 
-class MIL(Task[MILSettings, Data]):
+class MIL(Task[MILSettings]):
     """Training and evaluation with `--task mil`.
 
     Attributes:

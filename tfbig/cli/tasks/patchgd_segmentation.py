@@ -15,9 +15,8 @@ import tfbig
 from tfbig import SourceError, sources
 from tfbig.cli import load_model
 from tfbig.cli.data import masked_images
-from tfbig.cli.data.dense_items import Items
-from tfbig.cli.data.masked_images import MaskedImage, MaskedSet
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.masked_images import MaskedImage
+from tfbig.cli.data.run_data import Data, Opened
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
 from tfbig.cli.tasks import encoder_weights, segmentation_results
 from tfbig.cli.tasks.dense_task import DenseTask, Judged
@@ -34,7 +33,7 @@ from tfbig.training import Epochs
 COMPARED = ("background", "correct", "false", "missed")
 
 
-class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings, Data]):
+class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings]):
     """Training and evaluation with `--task patchgd-segmentation`."""
 
     means = OVERLAPS
@@ -62,10 +61,6 @@ class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings, Data]):
         print(f"mode {settings.mode}, encoder {settings.encoder}, precision {settings.precision}")
         masked_images.print_counts(data)
         return data
-
-    def items(self, data: Data) -> Items:
-        """Return the images of the run."""
-        return masked_images.items(data)
 
     def classes(self, settings: PatchGDSegmentationSettings, data: Data) -> Sequence[str]:
         """Return the names of the classes."""
@@ -106,11 +101,9 @@ class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings, Data]):
         """Return epochs of whole images."""
         return self._epochs(settings, data.val, learns=False)
 
-    def _epochs(
-        self, settings: PatchGDSegmentationSettings, part: MaskedSet, learns: bool
-    ) -> Epochs:
+    def _epochs(self, settings: PatchGDSegmentationSettings, part: Opened, learns: bool) -> Epochs:
         batches = partial(masked_images.dataset, part, settings, learns)
-        names = [self.identity(each) for each in part.images]
+        names = [self.identity(each) for each in part.items]
         return Epochs(masked_images.steps(part, settings), batches, names)
 
     def curve(self, settings: PatchGDSegmentationSettings) -> Curve:
@@ -127,7 +120,7 @@ class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings, Data]):
         draws: bool,
     ) -> Judged:
         """Predict an image, draw it, and return the overlap with its mask."""
-        name = f"mask_{data.test.images.index(item)}" if draws else None
+        name = f"mask_{data.judged.index(item)}" if draws else None
         return Judged(_evaluated(models.model, settings, item, folder, name))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tfbig import SourceError
 from tfbig import survival as survival_analysis
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.tasks.target import Numbers, Part, Predict, Row, Target
 from tfbig.mil.target_losses import CoxLoss, DiscreteTimeLoss, Survival
 from tfbig.mil.target_metrics import Concordance, risks_of
