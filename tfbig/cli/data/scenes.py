@@ -174,20 +174,22 @@ def check_crop(settings: SceneSettings, scenes: Sequence[LabelledScene]) -> None
 
 
 def _with_splits(table: Table, settings: SceneSettings) -> Table:
-    """Return the table with a split; in an evaluation only the rows for testing, else those for validation."""
-    if "split" not in table.columns:
-        if len(table.rows) < 3 and not settings.test_only:
-            raise SourceError(
-                f"{table.path}: has {counted(len(table.rows), 'scene')} and no column split; expected at least 3 "
-                "scenes, or a column with train and val. A scene may be in both, with labels of different parts of it."
-            )
-        drawn = table.with_rows(row | {"stratum": 0, "case_id": row["scene"]} for row in table.rows)
-        table = splitting.with_splits(drawn, settings)
-        present = {row["split"] for row in table.rows}
-        if present == {"train", "test"}:  # few scenes: one for validation, none to test on
-            next(row for row in reversed(table.rows) if row["split"] == "test")["split"] = "val"
-    else:
-        table.check_splits()
+    """Return the table with a split; where it is drawn, rows of one scene are in one.
+
+    With a column `split`, a scene may be in several, with labels of different parts of it.
+    """
+    if "split" in table.columns:
+        return splitting.with_splits(table, settings)
+    if len(table.rows) < 3 and not settings.test_only:
+        raise SourceError(
+            f"{table.path}: has {counted(len(table.rows), 'scene')} and no column split; expected at least 3 scenes, "
+            "or a column with train and val. A scene may be in both, with labels of different parts of it."
+        )
+    drawn = table.with_rows(row | {"stratum": 0, "case_id": row["scene"]} for row in table.rows)
+    table = splitting.with_splits(drawn, settings)
+    present = {row["split"] for row in table.rows}
+    if present == {"train", "test"}:  # few scenes: one for validation, none to test on
+        next(row for row in reversed(table.rows) if row["split"] == "test")["split"] = "val"
     return table
 
 
