@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tfbig import SourceError, mil
-from tfbig.cli.data import cohort, splits, target_columns, tile_coords
+from tfbig.cli.data import cohort, target_columns, tile_coords
 from tfbig.cli.data.run_data import UNREADABLE, Data
 from tfbig.cli.data.scales import SAME
 from tfbig.cli.data.tile_selection import MIN_TISSUE, MPP, TILE, Selection
@@ -68,21 +68,6 @@ def large_enough(data: Data, smallest: int) -> Data:
         return mil.BagSet(kept, part.labels[fits], (*part.failed, *too_small))
 
     return data.mapped(checked)
-
-
-def print_counts(data: Data, count: Callable[[mil.BagSet], str] | None = None) -> None:
-    """Print the bags, instances and labels of every split.
-
-    Args:
-        data: Data of the run.
-        count: Function from a split to a few words about its labels; by default the bags of each class.
-    """
-
-    def of(part: mil.BagSet) -> str:
-        sizes = [bag.shape[0] for bag in part.bags]
-        return f"of {min(sizes)} to {max(sizes)} instances"
-
-    splits.print_counts(data, "bags", of, count)
 
 
 def _foreground(part: mil.BagSet, share: float) -> mil.BagSet:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfbig import SourceError, sources
-from tfbig.cli.data import class_folders, cohort, splits, splitting, target_columns
+from tfbig.cli.data import class_folders, cohort, splitting, target_columns
 from tfbig.cli.data.background import Masking
 from tfbig.cli.data.run_data import Data, Opened
 from tfbig.cli.paths import FlagError
@@ -62,22 +62,6 @@ def load(settings: ImageSettings) -> Data:
     return loaders[settings.images](settings)
 
 
-def print_counts(data: Data, count: Callable[[ImageSet], str] | None = None) -> None:
-    """Print the images, sizes and labels of every split.
-
-    Args:
-        data: Data of the run.
-        count: Function from a split to a few words about its labels; by default the images of each class.
-    """
-
-    def of(part: ImageSet) -> str:
-        shapes = sorted({image.shape for image in part.images})
-        words = [" x ".join(map(str, shape)) for shape in (shapes[0], shapes[-1])]
-        return f"of {words[0]}" if len(shapes) == 1 else f"of {words[0]} to {words[1]}"
-
-    splits.print_counts(data, "images", of, count)
-
-
 def image_shape(data: Data, any_size: bool = False) -> tuple[int | None, ...]:
     """Return `(*extents, C)` of all images; None where they differ, or with `any_size` for all but C."""
     shapes = {i.shape for split in SPLITS for i in getattr(data, split).images}
@@ -85,11 +69,6 @@ def image_shape(data: Data, any_size: bool = False) -> tuple[int | None, ...]:
     if any_size:
         return (*[None] * (len(first) - 1), first[-1])
     return tuple(n if all(s[a] == n for s in shapes) else None for a, n in enumerate(first))
-
-
-def steps(part: ImageSet, settings: ImageSettings) -> int:
-    """Return the number of batches of all images; the last may be smaller."""
-    return -(-len(part.labels) // settings.batch_size)
 
 
 def dataset(

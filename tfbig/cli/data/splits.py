@@ -200,14 +200,13 @@ def cases_by_stratum(rows: Sequence[Cells]) -> list[list[str]]:
 
 def print_counts(
     data: Data,
-    items: str,
     describe: Callable[[Any], str],
     count: Callable[[Any], str] | None = None,
 ) -> None:
     """Print what `describe` and `count` say of every split; by default, `count` says the items of each class."""
     for split, part in data.sets.items():
         words = count(part) if count else _class_counts(part, data.classes)
-        number = len(part.labels)
+        number, items = len(part.labels), part.ITEMS
         noun = items.removesuffix("s") if number == 1 else items
         print(f"{split}: {number} {noun} {describe(part)} ({words})")
         if not count:
