@@ -251,7 +251,7 @@ def test_runs_that_did_not_finish_are_not_evaluated(settings: TrainSettings) -> 
 
 
 def test_several_processes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train.main([*SERIES, "--strategy", "multiworker", "--out", str(tmp_path / "out")]) == 1
+    assert train.main([*SERIES, "--strategy", "multiworker", "--out", str(tmp_path / "out")]) == 2
     assert "--seeds and --folds need one process" in capsys.readouterr().err
     assert train.main([*cli_runs.MIL, "--seeds", "1"]) == 2
     assert "must be at least 2" in capsys.readouterr().err

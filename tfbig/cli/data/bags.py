@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from tfbig.cli.data.run_data import UNREADABLE, Data
 from tfbig.cli.data.scales import SAME
 from tfbig.cli.data.tile_selection import MIN_TISSUE, MPP, TILE, Selection
 from tfbig.cli.paths import FlagError
+from tfbig.cli.settings import data_kinds
 from tfbig.cli.settings.tasks import MILSettings
 from tfbig.sources import Bag, Coords, Filled, open_bag, read_coords
 from tfbig.sources.resolution import one_size
@@ -25,17 +26,12 @@ from tfbig.sources.table import SPLITS, Row
 
 def load(settings: MILSettings) -> Data:
     """Return the data that `--bags` names."""
-    loaders: dict[str, Callable[[MILSettings], Data]] = {
-        "folder": _folder,
-        "slides": _slides,
-        "features": _features,
-    }
     if settings.data is None:
         raise FlagError(
             "--task mil needs --data: a table of slides, a folder of slides for each class, or a folder with bags.csv. "
             "To try it on drawn bags: python -m tfbig.recipes.write_drawn_bags FOLDER, and --data FOLDER."
         )
-    data = loaders[settings.bags](settings)
+    data: Data = data_kinds.KINDS["bags"][settings.bags].open(settings)
     if (share := settings.min_grey) is not None:
         data = data.mapped(lambda part: _foreground(part, share))
     if settings.fill and not settings.test_only and settings.sample and settings.sample >= 1:
@@ -89,7 +85,7 @@ def _filled(part: mil.BagSet, count: int) -> mil.BagSet:
     return replace(part, bags=bags)
 
 
-def _folder(settings: MILSettings) -> Data:
+def of_folder(settings: MILSettings) -> Data:
     """Read `bags.csv` of a folder: columns `bag` (a path in it), those of the target, and `split` or `patient`."""
     found = target_columns.read(Path(settings.data or "") / "bags.csv", "bag", settings)
 
@@ -101,7 +97,7 @@ def _folder(settings: MILSettings) -> Data:
     return found.data(opened, bool(settings.test_only))
 
 
-def _slides(settings: MILSettings) -> Data:
+def of_slides(settings: MILSettings) -> Data:
     """Read tiles of slides; slides that cannot be read or hold no tissue are skipped."""
     slides = cohort.read(settings)
     coords = _read_coords(settings, slides.table.rows) if settings.coords else {}
@@ -130,7 +126,7 @@ def _slides(settings: MILSettings) -> Data:
     return replace(data, decided=decided, placed_on=opener.placed_on)
 
 
-def _features(settings: MILSettings) -> Data:
+def of_features(settings: MILSettings) -> Data:
     """Read features of slides; files that cannot be read, or have another width than the first, are skipped."""
     slides = cohort.read(settings)
     first: list[Bag] = []

@@ -253,7 +253,7 @@ class Opener:
         self.look: dict[str, Any] = {"mpp": settings.mpp, "magnification": settings.magnification}
         values = [value for value in self.look.values() if value is not None]
         if len(values) + bool(level) > 1:
-            raise SourceError(
+            raise paths.FlagError(
                 "more than one resolution; expected one of --mpp, --magnification, --level. Remove the others."
             )
         self.look = self.look if values else {"level": level}

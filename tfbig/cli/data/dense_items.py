@@ -134,29 +134,31 @@ def check_crop(
     crop: tuple[int, int],
     multiple: int,
     whole: str = "",
+    part: str = "crop",
 ) -> None:
-    """Check that crops fit into images.
+    """Check that crops, or patches, fit into images.
 
     Args:
         sizes: Name, and rows and columns, of each image.
         crop: Rows and columns of a crop.
         multiple: Crops are multiples of this.
         whole: What to say where whole images are another choice, such as " or whole".
+        part: What is cut, which the flag `--{part}` sizes; a "patch" is square.
 
     Raises:
         FlagError: An image is smaller than a crop.
     """
+
+    def given(size: Sequence[int]) -> str:
+        return f"--{part} {min(size) if part == 'patch' else f'{size[0]}x{size[1]}'}"
+
     for name, (rows, columns, *_) in sizes:
         if rows >= crop[0] and columns >= crop[1]:
             continue
         fits = [
             min(n, m) // multiple * multiple for n, m in zip((rows, columns), crop, strict=True)
         ]
-        use = (
-            f"--crop {fits[0]}x{fits[1]}{whole}, or remove the image"
-            if all(fits)
-            else "larger images"
-        )
+        use = f"{given(fits)}{whole}, or remove the image" if all(fits) else "larger images"
         raise FlagError(
-            f"--crop {crop[0]}x{crop[1]}: {name} is {rows} x {columns} pixels, smaller than a crop. Use {use}."
+            f"{given(crop)}: {name} is {rows} x {columns} pixels, smaller than a {part}. Use {use}."
         )

@@ -18,6 +18,7 @@ from tfbig.cli.data import class_folders, cohort, splitting, target_columns
 from tfbig.cli.data.background import Masking
 from tfbig.cli.data.run_data import Data, Opened
 from tfbig.cli.paths import FlagError
+from tfbig.cli.settings import data_kinds
 from tfbig.cli.settings.tasks import ImageSettings
 from tfbig.data import epochs
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
@@ -55,11 +56,11 @@ def load(settings: ImageSettings) -> Data:
             "--task images needs --data: a table of slides, a folder of images for each class, or a folder with "
             "images.csv. To try it on drawn images: python -m tfbig.recipes.write_ultramnist FOLDER, and --data FOLDER."
         )
-    loaders = {"folder": _folder, "pictures": _pictures, "slides": _slides}
     if settings.encoder == "series" and (settings.augment or settings.stain_jitter):
         name = "--augment" if settings.augment else "--stain-jitter"
-        raise SourceError(f"{name} is for images, not for --encoder series. Remove it.")
-    return loaders[settings.images](settings)
+        raise FlagError(f"{name} is for images, not for --encoder series. Remove it.")
+    found: Data = data_kinds.KINDS["images"][settings.images].open(settings)
+    return found
 
 
 def image_shape(data: Data, any_size: bool = False) -> tuple[int | None, ...]:
@@ -135,7 +136,7 @@ def _read(handle: Any, shape: Sequence[int | None], dtype: Any) -> Any:
     return tf.ensure_shape(callbacks.numpy_function(read, [handle], tf.as_dtype(dtype)), shape)
 
 
-def _folder(settings: ImageSettings) -> Data:
+def of_folder(settings: ImageSettings) -> Data:
     """Read `images.csv`: columns `image` (a path in the folder), those of the target, and `split` or `patient`."""
     found = target_columns.read(Path(settings.data or "") / "images.csv", "image", settings)
 
@@ -145,7 +146,7 @@ def _folder(settings: ImageSettings) -> Data:
     return found.data(opened, bool(settings.test_only))
 
 
-def _slides(settings: ImageSettings) -> Data:
+def of_slides(settings: ImageSettings) -> Data:
     """Open whole slides at one resolution; slides that cannot be read are skipped."""
     slides = cohort.read(settings)
     opener, masking = cohort.Opener(settings, slides.table.rows), Masking.of(settings)
@@ -163,7 +164,7 @@ def _slides(settings: ImageSettings) -> Data:
     return opener.with_pixels(cohort.load(settings, slides, opened))
 
 
-def _pictures(settings: ImageSettings) -> Data:
+def of_pictures(settings: ImageSettings) -> Data:
     """Read images in a folder for each class."""
     folder = Path(settings.data or "")
     images, names = class_folders.read(folder, settings.seed, settings.class_names)

@@ -14,6 +14,7 @@ from tfbig import sources
 from tfbig.cli.data import run_data, slide_folders, splitting
 from tfbig.cli.data.run_data import Data, Opened
 from tfbig.cli.data.slides_and_masks import MaskSource
+from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.instance_settings import InstanceSettings
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
 from tfbig.data import epochs
@@ -65,7 +66,7 @@ def load(settings: MaskedSettings, open_row: Callable[[Row, Any], Any] | None = 
         SourceError: There is no folder, the table is wrong, or a split has no image that can be used.
     """
     if settings.data is None:
-        raise SourceError("--data FOLDER is missing: the folder of the images and their masks.")
+        raise FlagError("--data FOLDER is missing: the folder of the images and their masks.")
     table = splitting.with_splits(_table(Path(settings.data)), settings, "image")
     if settings.confine:
         table.check_inside(file for row in table.rows for file in row["files"])

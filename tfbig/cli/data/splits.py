@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tfbig import SourceError
+from tfbig.cli import machine
 from tfbig.cli.data.run_data import Data
 from tfbig.errors import one_line
 from tfbig.results import run_folder
@@ -221,8 +222,8 @@ def _class_counts(part: Any, classes: Sequence[str]) -> str:
 
 
 def warn_of_missing(split: str, items: str, missing: Sequence[str], reason: str = "") -> None:
-    """Print to standard error which classes no item of a split has, and what follows; nothing if there is none."""
-    if not missing:
+    """Print to standard error which classes no item of a split has, and what follows; of several workers the first."""
+    if not missing or not machine.is_chief():
         return
     where, follows = f"in {split}", "which its metrics cannot judge"
     if split == "train":

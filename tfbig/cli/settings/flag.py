@@ -33,6 +33,8 @@ PLACE = Kind(saved=True, changeable=True, decides=False)
 SESSION = Kind(saved=False, changeable=True, decides=False)
 """Holds for one start of the program."""
 
+TRAINING = ("network", "optimisation", "patches")
+"""Sections of flags that are for training: an evaluation has the network of its run."""
 REQUIRED: Any = MISSING
 """Default of a flag that must be given."""
 
@@ -69,6 +71,7 @@ class Flag:
         metavar: What the help calls the value, or each of several.
         only_if: The flag applies only with these values of others.
         was: Former names, which files may hold.
+        trains: Whether it plays a part in training only, so that an evaluation has no such flag.
     """
 
     name: str
@@ -88,6 +91,7 @@ class Flag:
     metavar: str | tuple[str, ...] | None = None
     only_if: Conditions = field(default_factory=dict)
     was: tuple[str, ...] = ()
+    trains: bool = False
 
     @property
     def is_switch(self) -> bool:
@@ -125,7 +129,7 @@ def flags_of(settings: type) -> Mapping[str, Flag]:
     """Return the flags of a settings class by name, in the order of the help: those of the base classes first.
 
     The section of a flag, if it says none, and the condition `ONLY_IF` of all flags of a class are those of the class
-    that first declares the flag.
+    that first declares the flag. Flags of some sections are for training, unless they say otherwise.
     """
     flags = {}
     for name in _names(settings):
@@ -138,6 +142,7 @@ def flags_of(settings: type) -> Mapping[str, Flag]:
         declared.setdefault(
             "section", getattr(first, "SECTION", "") or getattr(settings, "SECTION", "")
         )
+        declared.setdefault("trains", declared["section"] in TRAINING)
         flags[name] = Flag(name, whole.default, str(whole.type), **declared)
     return flags
 

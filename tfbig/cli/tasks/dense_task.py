@@ -122,8 +122,10 @@ class DenseTask(Task[S]):
         return -(-self.count(settings, data) // int(settings.batch_size))
 
     def load(self, settings: S) -> Data:
-        """Return the data of the run, and warn of classes that a split does not have."""
+        """Return the data of the run, and warn of classes that a split does not have, on one worker of several."""
         data = self.opened(settings)
+        if not machine.is_chief():
+            return data
         names, kind = self.classes(settings, data), TASKS[settings.task].items
         for split, part in data.sets.items():
             missing = dense_items.missing_classes(part.items, len(names))

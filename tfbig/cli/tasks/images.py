@@ -13,10 +13,11 @@ import numpy.typing as npt
 import tensorflow as tf
 
 import tfbig
-from tfbig import SourceError, sources
+from tfbig import sources
 from tfbig.cli import machine
-from tfbig.cli.data import background, images
+from tfbig.cli.data import background, dense_items, images
 from tfbig.cli.data.run_data import Data
+from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.run_settings import EXACT_MODES
 from tfbig.cli.settings.tasks import ImageSettings
 from tfbig.cli.tasks import encoder_weights, evaluation, risk_set_steps
@@ -47,7 +48,7 @@ class ImageTask(LabelTask[ImageSettings]):
         """
         settings = super().resolved(settings)
         if settings.inner_patch and settings.encoder == "series":
-            raise SourceError("--inner-patch: series have no hierarchy, only images. Remove it.")
+            raise FlagError("--inner-patch: series have no hierarchy, only images. Remove it.")
         settings = background.resolved(settings)
         if settings.mode == "patchgd" or settings.images != "slides":
             background.refuse(
@@ -59,8 +60,17 @@ class ImageTask(LabelTask[ImageSettings]):
         return replace(settings, code=_code(settings))
 
     def opened(self, settings: ImageSettings) -> Data:
-        """Return the images."""
-        return images.load(settings)
+        """Return the images, all of which have room for a patch.
+
+        Raises:
+            FlagError: One has not.
+        """
+        data = images.load(settings)
+        if settings.mode == "patchgd" and settings.encoder != "series":
+            every = (image for part in data.sets.values() for image in part.images)
+            sizes = ((image.name, image.shape) for image in every)
+            dense_items.check_crop(sizes, (settings.patch, settings.patch), 1, part="patch")
+        return data
 
     def load(self, settings: ImageSettings) -> Data:
         """Return the images, and print what they are and how much of them is computed."""
@@ -201,7 +211,7 @@ def _by_patches(settings: ImageSettings, shape: Shape, num_outputs: int) -> Patc
         SourceError: Flags contradict each other, or `--encoder-weights` cannot be used.
     """
     if settings.accumulate > 1 and settings.inner_accumulate != "all":
-        raise SourceError(
+        raise FlagError(
             f"--accumulate {settings.accumulate}: accumulates gradients over steps, but with --inner-accumulate "
             f"{settings.inner_accumulate} the optimizer steps within each. Use --inner-accumulate all."
         )
@@ -212,7 +222,7 @@ def _by_patches(settings: ImageSettings, shape: Shape, num_outputs: int) -> Patc
     try:
         encoder = encoders.make(settings.encoder, patch, **options)
     except ValueError as error:
-        raise SourceError(
+        raise FlagError(
             f"a patch of {side} x {side} pixels is too small for --encoder {settings.encoder}. Use a larger --patch, "
             "or --inner-patch."
         ) from error
@@ -233,7 +243,7 @@ def _check_inner_patch(settings: ImageSettings) -> None:
     """
     patch, inner_patch = settings.patch, settings.inner_patch
     if inner_patch and (patch % inner_patch or patch == inner_patch):
-        raise SourceError(
+        raise FlagError(
             f"--inner-patch {inner_patch}: does not tile a patch of {patch} pixels. Use a divisor of --patch."
         )
 
@@ -286,13 +296,13 @@ def _cells(settings: ImageSettings, shape: Shape, inside: Sequence[int]) -> tupl
         rows, columns = (n * m for n, m in zip(grid.cells, inside or (1, 1), strict=True))
         return rows, columns
     except ValueError as error:
-        raise SourceError(f"--patch {settings.patch}: {error}") from error
+        raise FlagError(f"--patch {settings.patch}: {error}") from error
 
 
 def _series(settings: ImageSettings, shape: Shape, num_outputs: int) -> Any:
     """Return the networks of the paper for time series."""
     if settings.mode == "offload":
-        raise SourceError("--encoder series: series fit in memory; use --mode device or patchgd.")
+        raise FlagError("--encoder series: series fit in memory; use --mode device or patchgd.")
     length, channels = (extent or 0 for extent in shape)
     rate, hidden = (0.0, None) if settings.head == "linear" else (series.RATE, series.HIDDEN)
     if settings.mode != "patchgd":

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tfbig import SourceError, mil
+from tfbig import mil
 from tfbig.cli import machine, paths
 from tfbig.cli.data import bags
 from tfbig.cli.data.run_data import Data
@@ -283,7 +283,7 @@ def _add_lora(encoder: keras.Model, settings: MILSettings) -> None:
     try:
         count = lora.add_lora(encoder, settings.lora)
     except ValueError as error:
-        raise SourceError(
+        raise paths.FlagError(
             f"--lora {settings.lora}: --encoder {settings.encoder}: {error}"
         ) from error
     print(f"LoRA of rank {settings.lora}: {count:,} of {encoder.count_params():,} parameters")
@@ -296,7 +296,7 @@ def _check_lora(settings: MILSettings) -> None:
         SourceError: It is frozen.
     """
     if settings.lora is not None and settings.mode == "frozen":
-        raise SourceError(
+        raise paths.FlagError(
             f"--lora {settings.lora}: --mode frozen trains no encoder. Remove one of them."
         )
 

@@ -17,6 +17,7 @@ from tfbig.cli import load_model
 from tfbig.cli.data import masked_images
 from tfbig.cli.data.masked_images import MaskedImage
 from tfbig.cli.data.run_data import Data, Opened
+from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
 from tfbig.cli.tasks import encoder_weights, segmentation_results
 from tfbig.cli.tasks.dense_task import DenseTask, Judged
@@ -45,11 +46,11 @@ class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings]):
             SourceError: They do not.
         """
         if settings.loss == "dice" and settings.skip_mask_filling:
-            raise SourceError(
+            raise FlagError(
                 "--loss dice: is a loss of the whole mask, which --skip-mask-filling leaves out. Remove one of them."
             )
         if settings.accumulate > 1 and settings.inner_accumulate != "all":
-            raise SourceError(
+            raise FlagError(
                 f"--accumulate {settings.accumulate}: needs --inner-accumulate all, because the optimizer steps within "
                 "each step otherwise."
             )
@@ -144,7 +145,7 @@ def make_model(settings: PatchGDSegmentationSettings) -> PatchGDSegmentation:
     cells = encoder.output_shape[1]
     doublings = (patch // cells).bit_length() - 1 if cells else 0
     if not cells or cells << doublings != patch:
-        raise SourceError(
+        raise FlagError(
             f"--patch {patch}: --encoder {settings.encoder} makes a map of {cells} x {cells} codes of it; expected the "
             "patch halved some times without remainder. Use a multiple of 64."
         )
