@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
-from unittest import mock
 
+from tfbig.cli.commands import train
 from tfbig.cli.main import main
 from tfbig.tasks import TASKS
 
@@ -21,5 +22,5 @@ def train_with(name: str, task: type[Any], argv: Sequence[str] | None = None) ->
         argv: The flags; by default those of the process.
     """
     own = replace(TASKS[name], trainer=f"{task.__module__}:{task.__qualname__}")
-    with mock.patch.dict(TASKS, {name: own}):  # type: ignore[arg-type]
-        return main(["train", "--task", name, *(sys.argv[1:] if argv is None else argv)])
+    words = ["train", "--task", name, *(sys.argv[1:] if argv is None else argv)]
+    return main(words, run=partial(train.run, declaration=own))

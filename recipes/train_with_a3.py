@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from tfbig import SourceError, sources
 from tfbig.cli.data.images import ImageSet
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.settings.tasks import ImageSettings
 from tfbig.cli.tasks.images import ImageTask
 from tfbig.cli.tasks.target import Target
@@ -55,29 +55,29 @@ class A3Images(ImageTask):
         """Whether the model reads tensors instead of handles."""
         return True
 
-    def loss(self, target: Target) -> Any:
-        """Return the loss of shares of classes."""
-        return keras.losses.BinaryCrossentropy(from_logits=True)
+    def loss(self, settings: ImageSettings, target: Target) -> tuple[Any, Any]:
+        """Return the loss of shares of classes, and its weight."""
+        _, weights = super().loss(settings, target)
+        return keras.losses.BinaryCrossentropy(from_logits=True), weights
 
-    def metrics(self, target: Target, data: Data) -> list[Any]:
+    def metrics(self, settings: ImageSettings, target: Target, data: Data) -> list[Any]:
         """Return metrics of shares of classes."""
         return [keras.metrics.CategoricalAccuracy(name="accuracy")]
 
     def batches(
         self,
-        target: Target,
-        data: Data,
-        split: str,
         settings: ImageSettings,
-        weights: Any = None,
+        data: Data,
+        part: ImageSet,
         shard: Shard = ALL_BATCHES,
+        learns: bool = False,
+        weights: Any = None,
     ) -> tf.data.Dataset:
         """Return the images of a split and their shares of classes."""
         classes = len(data.classes)
-        if split == "train":
-            part = replace(data.train, labels=target.labels(data.train, data))
+        if learns:
             return augmented(part, settings, classes, shard)
-        whole = super().batches(target, data, split, settings, weights, shard)
+        whole = super().batches(settings, data, part, shard)
         return whole.map(lambda x, y: (x, tf.one_hot(y, classes)))
 
 

@@ -1,5 +1,17 @@
 """Exceptions defined by tfbig, all with one base class."""
 
+from enum import Enum
+from typing import Any
+
+
+class Advice(Enum):
+    """What to do about an error of a file, in the words of Python; the command line says it by its flags."""
+
+    PIXEL_SIZE = "Pass mpp={mpp} to open_slide."
+    STORED_PIXELS = "Pass level=0 to use the pixels as they are, or resample the slide."
+    PLANE = "Pass z=0, or another plane up to {last}, or z='max' for the largest value at each pixel to open_slide."
+    CLASSES = "Pass classes=('NAME', ...) of OutlineRule: the names of the classes that count."
+
 
 class TfbigError(Exception):
     """Base class of all exceptions that tfbig defines; never raised itself.
@@ -56,11 +68,27 @@ class UnsupportedLayerError(TfbigError, TypeError):
 class SourceError(TfbigError, OSError):
     """Raised if an image cannot be opened, read or written, or has an unsupported format.
 
+    Args:
+        message: Error message.
+        advice: What to do, which ends the message.
+        **values: Values that the advice names.
+
+    Attributes:
+        problem: The message without the advice.
+        advice: See above; None if the message says what to do.
+        values: See above.
+
     Example:
         >>> tfbig.open("missing.npy")
         Traceback (most recent call last):
         tfbig.errors.SourceError: missing.npy: ...
     """
+
+    def __init__(self, message: object = "", advice: Advice | None = None, **values: Any) -> None:
+        self.problem, self.advice, self.values = str(message), advice, values
+        super().__init__(
+            self.problem if advice is None else f"{message} {advice.value.format(**values)}"
+        )
 
 
 class SourceWarning(UserWarning):

@@ -11,7 +11,7 @@ import pytest
 
 from tfbig import SourceError, sources
 from tfbig.cli import failure_log
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data
 from tfbig.mil import BagSet
 
 

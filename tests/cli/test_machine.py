@@ -11,7 +11,7 @@ from tfbig.system import budget
 
 def test_unknown_device(data, tmp_path, capsys):
     assert run_segmentation(data, tmp_path / "one", "--dry-run", "--devices", "CPU:0") == 0
-    assert run_segmentation(data, tmp_path / "none", "--dry-run", "--devices", "GPU:99") == 1
+    assert run_segmentation(data, tmp_path / "none", "--dry-run", "--devices", "GPU:99") == 2
     assert "--devices 'GPU:99': no such device" in capsys.readouterr().err
 
 
@@ -29,7 +29,7 @@ def test_memory_of_plain_keras(mode, available, warned, data, tmp_path, monkeypa
 
 
 def test_cluster_without_this_worker(tmp_path, monkeypatch, capsys):
-    assert train.main([*MIL, "--strategy", "multiworker"]) == 1
+    assert train.main([*MIL, "--strategy", "multiworker"]) == 2
     assert "needs --out FOLDER, on a file system that all workers share" in capsys.readouterr().err
     flags = [*MIL, "--strategy", "multiworker", "--out", str(tmp_path / "out")]
     alone = json.dumps({"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 3}})

@@ -1,5 +1,6 @@
 """Errors of the library name flags when they come from the command line."""
 
+import pickle
 import re
 
 import keras
@@ -12,7 +13,7 @@ from samples import darkness
 import train
 from tfbig.cli import messages
 from tfbig.cli.main import main
-from tfbig.errors import BudgetError
+from tfbig.errors import Advice, BudgetError, SourceError
 from tfbig.sources import read_coords
 
 ARGUMENT = re.compile(r"`(device|host|disk)`|Budget\(|\b(mpp|store|scratch|devices|strip_rows)=")
@@ -72,6 +73,18 @@ def test_predict(tmp_path, capsys):
     error = error_of(capsys, lambda: main(["predict", *flags, "--device-memory", "1KB"]))
     assert "Raise --device-memory to" in error
     assert not ARGUMENT.search(error)
+
+
+@pytest.mark.parametrize("advice", Advice)
+def test_advice_is_said_by_flags(advice):
+    """What the library says in Python, and what the command line says instead; numbers are in both."""
+    error = SourceError("a.tif: is wrong.", advice, mpp=0.25, last=7)
+    text = messages.in_flags(error, "train")
+    assert text.startswith("a.tif: is wrong. ") and "--" in text and not ARGUMENT.search(text)
+    assert str(error).startswith("a.tif: is wrong. Pass ")
+    numbers = re.findall(r"0\.25|7", str(error))
+    assert numbers == re.findall(r"0\.25|7", text)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 @pytest.fixture

@@ -123,6 +123,10 @@ def test_cases_of_spreadsheets() -> None:
     rows: list[dict[str, Any]] = [{"case_id": f"1{end}"} for end in ("", ".0", ",0")]
     assert cases_of([*rows, {"patient": "2"}, {}]) == ["1", "1", "1", "2", "row 4"]
     assert case_of({"case_id": "10005.5"}) == "10005.5"
+    assert cases_of([{"case_id": "a", "patient": "p"}, {"case_id": "b", "patient": ""}]) == [
+        "p",
+        "b",
+    ]
 
 
 def test_a_name_has_one_row(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 import tfbig
 from tfbig import SourceError
+from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.run_settings import MachineSettings, MemorySettings
 from tfbig.cli.settings.series import members
 from tfbig.cli.settings.tasks import TrainSettings
@@ -58,7 +59,8 @@ def prepare(settings: T) -> T:
         settings: Settings of the run.
 
     Raises:
-        SourceError: A device or the cluster does not exist.
+        FlagError: A device does not exist.
+        SourceError: The cluster does not exist.
         UnifiedMemoryError: `--mode unified` is not available.
     """
     _set_strategy(None)  # this process may have made a run before
@@ -70,7 +72,8 @@ def prepare(settings: T) -> T:
     try:
         backend.devices_of(settings.devices)
     except ValueError as error:
-        raise SourceError(f"--devices: {error}") from error
+        text = str(error).removeprefix("devices=")
+        raise FlagError(f"--devices {text}") from error
     return fixed_budget(settings) if settings.deterministic else settings
 
 
@@ -81,7 +84,8 @@ def begin(settings: TrainSettings) -> None:
         settings: Settings of the run.
 
     Raises:
-        SourceError: Another flag contradicts `--strategy`, or the cluster does not exist.
+        FlagError: Another flag contradicts `--strategy`.
+        SourceError: The cluster does not exist.
     """
     _set_strategy(_strategy_of(settings))
     if settings.resume:
@@ -101,20 +105,21 @@ def _strategy_of(settings: TrainSettings) -> Any:
     """Return the strategy that `--strategy` names.
 
     Raises:
-        SourceError: Another flag contradicts it, or the cluster does not exist.
+        FlagError: Another flag contradicts it.
+        SourceError: The cluster does not exist.
     """
     if settings.strategy != "none" and settings.devices:
-        raise SourceError(
+        raise FlagError(
             f"--devices needs --strategy none; with --strategy {settings.strategy} each replica has its own device. "
             "Leave it out."
         )
     if settings.strategy == "multiworker" and members(vars(settings)):
-        raise SourceError(
+        raise FlagError(
             "--seeds and --folds need one process, but --strategy multiworker has several. Start a run for each --seed "
             "and --fold."
         )
     if settings.strategy == "multiworker" and not settings.out:
-        raise SourceError(
+        raise FlagError(
             "--strategy multiworker needs --out FOLDER, on a file system that all workers share."
         )
     if settings.strategy == "mirrored":

@@ -6,7 +6,7 @@ import importlib
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,12 +17,17 @@ from tfbig.errors import SourceWarning, Stopped, TfbigError, one_line
 from tfbig.system import signals
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "tfbig") -> int:
+def main(
+    argv: Sequence[str] | None = None,
+    prog: str = "tfbig",
+    run: Callable[[Any], int] | None = None,
+) -> int:
     """Run a command line and return the exit code.
 
     Args:
         argv: The command line; by default that of the process.
         prog: Name of the program in help and errors.
+        run: Function that runs the settings of the command, in place of its own.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     is_command = not prog.endswith(".py") and argv[:1] and argv[0] in COMMANDS
@@ -32,7 +37,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "tfbig") -> int:
     except TfbigError as error:
         return _fail(name, error)
     _silence_readers()
-    return _run(requested, name)
+    return _run(requested, name, run)
 
 
 def _silence_readers() -> None:
@@ -41,14 +46,14 @@ def _silence_readers() -> None:
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")
 
 
-def _run(requested: request.Request, name: str) -> int:
-    """Import the module of a command, and run it."""
+def _run(requested: request.Request, name: str, run: Callable[[Any], int] | None) -> int:
+    """Import the module of a command, and run it, or another function."""
     from tfbig import backend  # noqa: F401  # the first name imports all: see `tfbig_command.light_imports`
 
     module = importlib.import_module(requested.command.module)
     with signals.on_signals(requested.command.on_signal), _warnings_in_one_line():
         try:
-            code: int = module.run(requested.settings)
+            code: int = (run or module.run)(requested.settings)
             return code
         except Stopped as stopped:
             print(f"{name}: {stopped}; {requested.command.after_signal}", file=sys.stderr)

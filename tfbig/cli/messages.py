@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import re
 
+from tfbig.errors import Advice, SourceError
+
+_ADVICE = {
+    Advice.PIXEL_SIZE: "Use --slide-mpp {mpp}, or --mpp-of FILE, a CSV with columns wsi,mpp, or --level 0 instead of "
+    "--mpp.",
+    Advice.STORED_PIXELS: "Use --level 0 for the pixels as they are, or resample the slide.",
+    Advice.PLANE: "Use --z 0, or another plane up to {last}, or --z max for the largest value at each pixel.",
+    Advice.CLASSES: "Name those that count with --outline-classes NAME.",
+}
+"""What to do about an error of a file, by flags."""
 _FLAGS = (
-    (
-        r"Pass mpp=([0-9.]+) to open_slide\.",
-        r"Use --slide-mpp \1, or --mpp-of FILE, a CSV with columns wsi,mpp, or --level 0 instead of --mpp.",
-    ),
-    (
-        r"Pass z=0, or another plane up to (\d+), or z='max' for (.*) to open_slide\.",
-        r"Use --z 0, or another plane up to \1, or --z max for \2.",
-    ),
-    (
-        r"Pass classes=\('NAME', \.\.\.\) of OutlineRule: the names of the classes that count\.",
-        "Name those that count with --outline-classes NAME.",
-    ),
-    (r"Pass level=0 to use the pixels", "Use --level 0 for the pixels"),
     (r"Budget\(scratch=\.\.\.\)", "--scratch"),
     (r"Budget\(disk=\.\.\.\)", "--disk"),
     (r"`device`( of the Budget)?", "--device-memory"),
     (r"`host`( of the Budget)?", "--host-memory"),
     (r"`disk`", "--disk"),
-    (r"--devices: devices=", "--devices "),
     (r", pad the image \(tfbig\.sources\.Padded\), or exclude it", ", or leave the slide out"),
 )
-"""Patterns of what the library calls its arguments, and what they are in the command line."""
+"""Patterns of what errors of budgets and devices call arguments of Python, and what the command line calls these."""
 _PRECISION = r" or --precision mixed_\1"
 _STORES = {"plan": r" or --store \1", "train": _PRECISION, "evaluate": _PRECISION}
 """What replaces `store=`, by command; a prediction has the precision of its model."""
@@ -44,6 +40,8 @@ def in_flags(error: Exception, command: str) -> str:
         command: Name of the command.
     """
     text = str(error)
+    if isinstance(error, SourceError) and error.advice:
+        text = f"{error.problem} {_ADVICE[error.advice].format(**error.values)}"
     for pattern, flag in (*_FLAGS, (r" or store='(\w+)'", _STORES.get(command, ""))):
         text = re.sub(pattern, flag, text)
     return text

@@ -14,7 +14,10 @@ from tfbig.system import output_folder
 
 
 class FlagError(SourceError):
-    """Raised if a flag or an argument is wrong; the command ends with exit code 2."""
+    """Raised if a flag or an argument is wrong, alone, with others or for the data; the command ends with exit code 2.
+
+    An error of a file, also of one that a flag names, is a `SourceError`.
+    """
 
 
 def check(settings: Any) -> None:

@@ -87,11 +87,11 @@ def with_resolution(settings: S, **default: float) -> S:
         **default: The default, such as `mpp=0.5`.
 
     Raises:
-        SourceError: More than one is set.
+        FlagError: More than one is set.
     """
     values = [value for value in resolution(settings).values() if value is not None]
     if len(values) > 1:
-        raise SourceError(
+        raise cli_paths.FlagError(
             "more than one resolution; expected one of --mpp, --magnification, --level. Remove the others."
         )
     chosen: dict[str, Any] = {} if values else default

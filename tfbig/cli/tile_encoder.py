@@ -16,6 +16,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfbig import SourceError
+from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.tasks import encoder_weights
 from tfbig.models import encoders
@@ -119,7 +120,7 @@ def checksum(settings: FeaturesSettings) -> str | None:
     weights, expected = settings.encoder_weights, settings.weights_sha256
     if weights is None:
         if expected is not None:
-            raise SourceError(f"--weights-sha256 {expected}: needs --encoder-weights.")
+            raise FlagError(f"--weights-sha256 {expected}: needs --encoder-weights.")
         return None
     path = encoder_weights.file_of(settings.encoder, weights)
     found = _sha256(path, weights)

@@ -280,8 +280,11 @@ class Table:
 
 
 def case_of(row: Cells) -> str:
-    """Return the case of a row, or an empty string; 10005.0 of a spreadsheet is the case 10005."""
-    return whole_number(row.get("case_id") or row.get("patient") or "")
+    """Return the case of a row, whose rows stay in one split, or an empty string.
+
+    It is the `patient`, or without one the `case_id`; 10005.0 of a spreadsheet is the case 10005.
+    """
+    return whole_number(row.get("patient") or row.get("case_id") or "")
 
 
 def cases_of(rows: Sequence[Cells]) -> list[str]:

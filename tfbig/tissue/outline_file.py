@@ -15,7 +15,7 @@ import shapely
 from shapely.affinity import translate
 
 from tfbig.choices import ORIGINS
-from tfbig.errors import SourceError
+from tfbig.errors import Advice, SourceError
 from tfbig.sources.files import PathLike
 from tfbig.units import counted
 
@@ -154,8 +154,7 @@ def _chosen(
         wanted = {_base(each.name) for each in found if each.name and not each.name.endswith("*")}
     if not rule.classes and len(wanted) > 1:
         raise SourceError(
-            f"{path}: has outlines {_listed(found)}; expected those of one class. Pass classes=('NAME', ...) of "
-            "OutlineRule: the names of the classes that count."
+            f"{path}: has outlines {_listed(found)}; expected those of one class.", Advice.CLASSES
         )
     wanted = (wanted or {""}) - {_IGNORED}
     counts = [_counts(each.name, wanted) for each in found]

@@ -154,7 +154,7 @@ def test_features(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*shlex.split(command)[1:], "--dry-run"]) == 0
     assert "train: 48 bags of 6 to 6 instances" in capsys.readouterr().out
     dataset_folders.imagenet100(here / "pictures")
-    assert main(["dataset", "imagenet-100", "pictures", "--features", str(here)]) == 1
+    assert main(["dataset", "imagenet-100", "pictures", "--features", str(here)]) == 2
     assert "--features: is for data sets of slides only" in capsys.readouterr().err
 
 

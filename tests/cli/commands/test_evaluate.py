@@ -10,6 +10,7 @@ from samples import tissue, write_slide
 
 import train
 from tfbig.cli.main import main
+from tfbig.cli.paths import FlagError
 from tfbig.cli.settings import evaluation
 
 NEW_SLIDES = [{"slide_id": f"new{n}", "label": "red"} for n in range(3)]
@@ -107,6 +108,29 @@ def test_errors(tmp_path, capsys):
     assert "RUN is missing: the run folder comes first" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("task", "flags", "refused"),
+    [
+        ("mil", ["--lr", "0.1"], "--lr: is only for training. Leave it out."),
+        ("mil", ["--model", "gated"], "--model: is only for training."),
+        ("mil", ["--splits", "s.csv"], "--splits: is only for training. Choose test slides"),
+        ("images", ["--augment", "slide"], "--augment: is only for training."),
+        ("instances", ["--crops", "9"], "--crops: is only for training."),
+        ("images", ["--shares", "1", "1", "1"], "--shares: is only for training."),
+        ("mil", ["--epochs", "3", "--model", "abmil", "--instances-at-once", "9"], ""),
+        ("instances", ["--threshold", "0.4", "--mode", "device"], ""),
+    ],
+)
+def test_flags_of_training_are_refused(task, flags, refused, tmp_path):
+    """Unless they repeat what the run was trained with."""
+    (tmp_path / "config.yaml").write_text(f"task: {task}\nepochs: 3\n")
+    if not refused:
+        evaluation.parse([str(tmp_path), *flags], "")
+        return
+    with pytest.raises(FlagError, match=refused):
+        evaluation.parse([str(tmp_path), *flags], "")
+
+
 @pytest.mark.parametrize(("task", "flag"), [("mil", "--eval-sample"), ("volume-segmentation", "")])
 def test_help_has_the_flags_of_the_run(task, flag, tmp_path, capsys):
     (tmp_path / "config.yaml").write_text(f"task: {task}\nepochs: 3\n")
@@ -177,5 +201,5 @@ def test_training_slides_are_not_evaluated(slide_bags_run, tmp_path, capsys):
     for command, out in ((same, "own"), ([*other, "--out", str(tmp_path / "copy")], "copy")):
         assert main(command) in (0, 3)
         assert predictions(tmp_path / out) == predictions(run)
-    assert main(["evaluate", str(run), "--folds", "4"]) == 1
+    assert main(["evaluate", str(run), "--folds", "4"]) == 2
     assert "--folds: is only for training" in capsys.readouterr().err

@@ -265,9 +265,9 @@ def test_dry_run_writes_nothing(slides: Path, tiny: None, tmp_path: Path, capsys
     ("flags", "code", "message"),
     [
         ((), 2, "--encoder: missing; expected tfbig features SLIDE ... --encoder NAME --out DIR"),
-        (("--encoder", "resnet18", "--mpp", "1", "--level", "0"), 1, "expected one of --mpp"),
-        (("--encoder", "uni", "--overlap", "32"), 1, "--overlap 32: expected less than --tile 32"),
-        (("--encoder", "resnet18", "--weights-sha256", "0" * 64), 1, "needs --encoder-weights"),
+        (("--encoder", "resnet18", "--mpp", "1", "--level", "0"), 2, "expected one of --mpp"),
+        (("--encoder", "uni", "--overlap", "32"), 2, "--overlap 32: expected less than --tile 32"),
+        (("--encoder", "resnet18", "--weights-sha256", "0" * 64), 2, "needs --encoder-weights"),
     ],
 )
 def test_wrong_flags(

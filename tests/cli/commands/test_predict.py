@@ -64,7 +64,7 @@ def test_errors(tmp_path, capsys):
             str(tmp_path / "out"),
             *flags,
         ]
-        is_flag = model == "missing.keras" or "--orientation" in flags
+        is_flag = model == "missing.keras" or {*flags} & {"--orientation", "--mpp", "--class-names"}
         assert main(["predict", *command]) == (2 if is_flag else 1)
         assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -77,7 +77,7 @@ def test_tissue_and_quality_flags(tmp_path, flags, count):
     ],
 )
 def test_conflicting_flags(slides, tmp_path, capsys, flags, message):
-    assert main(["tile", str(slides), "--out", str(tmp_path / "out"), *flags]) == 1
+    assert main(["tile", str(slides), "--out", str(tmp_path / "out"), *flags]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -179,7 +179,7 @@ def test_classes_of_outlines(tmp_path, capsys):
     coords = read_coords(tmp_path / "tumor" / "a.h5").coords
     assert (coords.min(), coords.max()) == (100, 180)
     flags[-1] = str(tmp_path / "unused")
-    assert main([*flags, "--outline-classes", "tumor"]) == 1
+    assert main([*flags, "--outline-classes", "tumor"]) == 2
     assert "--outline-classes: no outlines are read with --tissue colour" in capsys.readouterr().err
 
 

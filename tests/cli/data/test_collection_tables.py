@@ -9,11 +9,11 @@ from dataset_folders import write_lines
 
 from tfbig import SourceError
 from tfbig.cli.data import collection_tables
-from tfbig.cli.data.collection_tables import Table
+from tfbig.cli.data.collection_tables import CollectionTable
 
 
 def test_table(tmp_path: Path) -> None:
-    table = Table(("a", "b"))
+    table = CollectionTable(("a", "b"))
     for number, split in enumerate(("train", "train", "val")):
         table.add("case", f"s{number}", 0, tmp_path / f"s{number}.tif", split)
     table.add("case", "s0", 1, tmp_path / "again" / "s0.tif", "train")
@@ -51,7 +51,7 @@ def test_many_lines_are_shortened() -> None:
 
 
 def test_features_of_slides(tmp_path: Path) -> None:
-    table = Table(("a", "b"))
+    table = CollectionTable(("a", "b"))
     for number in range(2):
         table.add("case", f"s{number}", number, tmp_path / f"s{number}.tif", "train")
     write_lines(tmp_path / "features" / "s1.h5")
@@ -66,7 +66,7 @@ def test_coordinates_are_no_features(tmp_path: Path) -> None:
     """CLAM has both under the name of the slide; a name with a point has no features of another slide."""
     for name in ("h5_files/s0.h5", "pt_files/s0.pt", "patches/s0.h5", "h5_files/s1.h5"):
         write_lines(tmp_path / name)
-    table = collection_tables.Table(("a", "b"))
+    table = collection_tables.CollectionTable(("a", "b"))
     for name in ("s0", "s1.2"):
         table.add(name, name, 0, tmp_path / f"{name}.tif")
     bags, without = collection_tables.with_features(table, tmp_path)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tfbig.cli.data import dense_items
+from tfbig.cli.data.run_data import Data, Opened
 from tfbig.cli.paths import FlagError
 from tfbig.sources import ArraySource, Source
 
@@ -85,7 +86,7 @@ def test_crops_fit(sizes: list[tuple[str, tuple[int, ...]]], message: str | None
 
 
 def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    data = dense_items.Items(ITEMS[:1], ITEMS[1:2], (), ITEMS[2:])
+    data = Data.of([Opened(tuple(each)) for each in (ITEMS[:1], ITEMS[1:2], ITEMS[2:])])
     settings = Namespace(
         test_only=None, mode="offload", precision="float32", seed=3, crop="8x8", crops=5
     )

@@ -53,15 +53,15 @@ def test_maps_are_distances_within_each_instance() -> None:
 def test_crops_are_parts_of_the_images_and_maps_fit(tmp_path: Path) -> None:
     data = instance_images.load(settings(write(tmp_path / "data")))
     part = data.train
-    assert instance_images.crops(part, settings(tmp_path)) == 40 * 50 * len(part.images) // 32**2
-    whole = {each.image.read(0, 40).tobytes(): each for each in part.images}
+    assert instance_images.crops(part, settings(tmp_path)) == 40 * 50 * len(part.items) // 32**2
+    whole = {each.image.read(0, 40).tobytes(): each for each in part.items}
     assert len(whole) == 3
     for image, maps in instance_images.drawn(part, settings(tmp_path, augment="none")):
         assert image.shape[1:] == (32, 32, 3) and maps.shape[1:] == (32, 32, 2)
         for pixels, values in zip(image.numpy(), maps.numpy(), strict=True):
             places = [
                 (each, row, column)
-                for each in part.images
+                for each in part.items
                 for row in range(9)
                 for column in range(19)
                 if (each.image.read(0, 40)[row : row + 32, column : column + 32] == pixels).all()
@@ -86,7 +86,7 @@ def test_one_line_for_each_mistake(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"has samples of uint16; .* Use --percentiles 1 99\.8"):
         instance_images.load(settings(write(tmp_path / "deep", dtype="uint16")))
     loaded = instance_images.load(settings(tmp_path / "deep", percentiles=(1, 99)))
-    assert loaded.train.images[0].image.dtype == np.uint8
+    assert loaded.train.items[0].image.dtype == np.uint8
     with pytest.raises(FlagError, match=r"is 40 x 50 pixels, smaller than a crop"):
         instance_images.load(settings(tmp_path / "deep", percentiles=(1, 99), crop="64x32"))
     wrong = np.zeros((40, 49), np.uint8)

@@ -29,8 +29,8 @@ def test_folder(tmp_path: Path) -> None:
     numbers[2:4] = 300
     Image.fromarray(numbers).save(tmp_path / "masks" / "0.png")
     data = masked_images.load(settings_of(tmp_path, "--shares", "60", "20", "20"))
-    assert [len(getattr(data, split).images) for split in SPLITS] == [6, 2, 2]
-    images = {i.name: i for split in SPLITS for i in getattr(data, split).images}
+    assert [len(getattr(data, split).items) for split in SPLITS] == [6, 2, 2]
+    images = {i.name: i for split in SPLITS for i in getattr(data, split).items}
     assert len(images) == 10
     first = images["0.png"].padded(32)
     assert (first.image.shape, first.labels.shape) == ((32, 64, 3), (32, 64, 1))
@@ -44,7 +44,7 @@ def test_table_and_downscale(tmp_path: Path) -> None:
     lines = [f"{n}.png,masks/{n}.png,{split}" for n, split in enumerate(SPLITS)]
     (tmp_path / "images.csv").write_text("\n".join(["image,mask,split", *lines]))
     data = masked_images.load(settings_of(tmp_path, "--downscale", "4", "--confine"))
-    (image,) = data.val.images
+    (image,) = data.val.items
     assert (image.name, image.image.shape) == ("1.png", (12, 12, 3))
     mask = np.asarray(Image.open(tmp_path / "masks" / "1.png")) > 0
     shares = mask.reshape(12, 4, 12, 4).mean((1, 3))
@@ -59,7 +59,7 @@ def test_without_test_images_an_evaluation_is_of_those_for_validation(tmp_path: 
     lines = [f"{n}.png,masks/{n}.png,{split}" for n, split in enumerate(("train", "val", "val"))]
     (tmp_path / "images.csv").write_text("\n".join(["image,mask,split", *lines]))
     data = masked_images.load(settings_of(tmp_path, "--test-only", str(tmp_path)))
-    assert [image.name for image in data.test.images] == ["1.png", "2.png"]
+    assert [image.name for image in data.test.items] == ["1.png", "2.png"]
 
 
 def test_batches(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_masks_beside_images(tmp_path: Path, capsys: pytest.CaptureFixture[str])
             Image.fromarray(mask).save(tmp_path / f"{number}_cp_masks.png")
     flags = ["--task", "patchgd-segmentation", "--data", str(tmp_path), "--patch", "16"]
     data = masked_images.load(train.settings_of(flags))
-    images = [image for split in SPLITS for image in getattr(data, split).images]
+    images = [image for split in SPLITS for image in getattr(data, split).items]
     assert sorted(image.name for image in images) == [f"{n}.png" for n in range(10)]
     assert all(image.labels.read(0, 16).max() == int(image.name[0]) % 2 for image in images)
     expected = f"{tmp_path}: images without a mask are left out: 2, such as 10.png\n"

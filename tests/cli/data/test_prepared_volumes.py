@@ -135,5 +135,11 @@ def test_stacked_channels(tmp_path: Path) -> None:
         prepared_volumes.stacked(paths, "a", 2)
 
 
-def test_total_stride() -> None:
-    assert prepared_volumes.total_stride([(1, 1, 1), (1, 2, 2), (2, 2, 2)]) == (2, 4, 4)
+def test_strides_of_a_run() -> None:
+    config = {"stage_filters": (4, 8), "strides": ("1x2x2",)}
+    assert prepared_volumes.strides_of(config) == ((1, 1, 1), (1, 2, 2))
+    default = {"stage_filters": (4, 8, 8), "strides": None}
+    assert prepared_volumes.strides_of(default) == ((1, 1, 1), (2, 2, 2), (2, 2, 2))
+    others = {"orientation": None, "spacing": None, "intensity_window": [0, 9]}
+    expected = Preparation(window=(0, 9), stride=(4, 4, 4))
+    assert prepared_volumes.of_config(default | others) == expected

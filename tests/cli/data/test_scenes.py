@@ -50,7 +50,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_splits_and_decisions(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = scenes.load(settings(folder, class_names=NAMES))
-    assert [[s.name for s in part] for part in (data.train, data.val, data.test)] == [
+    assert [
+        [s.name for s in part] for part in (data.train.items, data.val.items, data.test.items)
+    ] == [
         ["s0", "s1"],
         ["s2"],
         ["s3"],
@@ -61,11 +63,11 @@ def test_splits_and_decisions(folder: Path, capsys: pytest.CaptureFixture[str]) 
     np.testing.assert_allclose(data.decided["mean"], every.mean(0), rtol=1e-6)
     np.testing.assert_allclose(data.decided["std"], every.std(0), rtol=1e-6)
     assert "train: 2 scenes, s0, s1" in capsys.readouterr().out
-    image = data.train[0].image
+    image = data.train.items[0].image
     assert image.shape == (72, 92, 3)
     filled = np.rint(data.decided["mean"]).astype("float32")
     np.testing.assert_array_equal(image.read(0, 1)[0, 0], filled)
-    weights = data.train[0].weights.read(0, 72)[..., 0]
+    weights = data.train.items[0].weights.read(0, 72)[..., 0]
     classes = np.random.default_rng(0).integers(0, 3, (70, 90))
     expected = np.zeros((72, 92))
     expected[:70, :90] = classes != 2
@@ -117,7 +119,7 @@ def test_classes_of_outlines(folder: Path) -> None:
     )
     data = scenes.load(settings(folder, label_column="kind"))
     assert data.decided["class_names"] == ("background", "9", "10", "11", "12")
-    assert set(np.unique(data.train[0].labels.read(0, 70))) == {0.0, 1.0}
+    assert set(np.unique(data.train.items[0].labels.read(0, 70))) == {0.0, 1.0}
     single = scenes.load(settings(folder))
     assert single.decided["class_names"] == ("background", "label")
 
@@ -157,13 +159,13 @@ def test_outlines_and_rasters_have_the_classes_of_the_raster(folder: Path) -> No
         scenes.load(settings(folder, label_column="kind"))
     names = ("background", "field", "water")
     data = scenes.load(settings(folder, label_column="kind", class_names=names))
-    assert set(np.unique(data.train[0].labels.read(0, 70))) == {0.0, 2.0}
+    assert set(np.unique(data.train.items[0].labels.read(0, 70))) == {0.0, 2.0}
 
 
 def test_crops(folder: Path) -> None:
     data = scenes.load(settings(folder))
-    crops = scenes.draw(data.train, (32, 16), 20, [0, 1])
-    again = scenes.draw(data.train, (32, 16), 20, [0, 1])
+    crops = scenes.draw(data.train.items, (32, 16), 20, [0, 1])
+    again = scenes.draw(data.train.items, (32, 16), 20, [0, 1])
     assert all(crop.image.shape == (32, 16, 3) for crop in crops)
     assert {crop.name for crop in crops} == {"s0", "s1"}
     for one, two in zip(crops, again, strict=True):
@@ -193,8 +195,8 @@ def test_values(folder: Path) -> None:
 def test_splits_of_a_table_without(folder: Path) -> None:
     write_table(folder, [f"s{n}.tif,l{n}.tif" for n in range(4)], "scene,label")
     data = scenes.load(settings(folder, class_names=NAMES))
-    assert len(data.train) == 3 or len(data.train) == 2
-    assert data.val
+    assert len(data.train.items) == 3 or len(data.train.items) == 2
+    assert data.val.items
     write_table(folder, [f"s{n}.tif,l{n}.tif" for n in range(2)], "scene,label")
     with pytest.raises(SourceError, match="has 2 scenes and no column split"):
         scenes.load(settings(folder))
@@ -210,10 +212,10 @@ def test_evaluations_of_a_table_without_splits(other: bool, folder: Path, tmp_pa
     (tmp_path / "run/config.yaml").write_text(f"data: {data}\n")
     given = {name: trained.decided[name] for name in ("mean", "std", "class_names")}
     found = scenes.load(settings(folder, test_only=str(tmp_path / "run"), **given))
-    assert [s.name for s in found.test] == [
+    assert [s.name for s in found.test.items] == [
         row["scene"][:2] for row in trained.table if other or row["split"] == "test"
     ]
-    assert not found.train and not found.val
+    assert found.train is found.val is found.test
 
 
 def test_scenes_that_do_not_fit_are_left_out(folder: Path) -> None:
@@ -229,7 +231,7 @@ def test_scenes_that_do_not_fit_are_left_out(folder: Path) -> None:
     write_table(folder, [*rows, "none.tif,l0.tif,train"])
     data = scenes.load(settings(folder))
     assert data.decided["class_names"] == ("0", "1", "2", "3", "4")
-    assert [s.name for s in data.train] == ["s0"]
+    assert [s.name for s in data.train.items] == ["s0"]
     reasons = dict(data.failed)
     assert "has 4 bands of 70 x 90 pixels, but this run reads 3" in reasons["four.tif"]
     assert "does not overlap s1.tif" in reasons["s1.tif"]
@@ -242,15 +244,15 @@ def test_scenes_that_end_early(folder: Path) -> None:
     mean = scenes.load(settings(folder, class_names=NAMES)).decided["mean"]
     os.truncate(path, path.stat().st_size * 2 // 3)
     data = scenes.load(settings(folder, class_names=NAMES))
-    assert [s.name for s in data.train] == ["s0"]
+    assert [s.name for s in data.train.items] == ["s0"]
     ((name, reason),) = data.failed
     assert name == "s1.tif"
     assert "cannot be read" in reason
     assert data.decided["mean"] != mean
     given = {name: data.decided[name] for name in ("mean", "std")}
     data = scenes.load(settings(folder, class_names=NAMES, **given))
-    assert [s.name for s in data.train] == ["s0", "s1"]
-    crops = scenes.draw(data.train[1:], (64, 64), 3, [0])
+    assert [s.name for s in data.train.items] == ["s0", "s1"]
+    crops = scenes.draw(data.train.items[1:], (64, 64), 3, [0])
     assert len(crops) == 3
     with pytest.raises(SourceError, match=r"s1\.tif.* cannot be read"):
         crops[0].image.read(0, 64)
@@ -260,7 +262,7 @@ def test_flags_that_do_not_fit(folder: Path) -> None:
     data = scenes.load(settings(folder))
     for crop, message in (("30x32", "must be multiples of 4"), ("128x32", "is 70 x 90 pixels")):
         with pytest.raises(FlagError, match=message):
-            scenes.check_crop(settings(folder, crop=crop), data.train)
+            scenes.check_crop(settings(folder, crop=crop), data.train.items)
     with pytest.raises(FlagError, match="stands for --mean and --std"):
         scenes.load(settings(folder, scale=1e4, mean=(0.0,)))
     scaled = scenes.load(settings(folder, scale=1e4)).decided
@@ -287,7 +289,7 @@ def test_scenes_of_several_coordinate_systems(
 def test_confine(file: str, folder: Path) -> None:
     """Links, and VRT files whose files are elsewhere: of their own, beside it, or of a VRT file that they name."""
     within = settings(folder, class_names=NAMES, confine=True)
-    assert len(scenes.load(within).train) == 2
+    assert len(scenes.load(within).train.items) == 2
     outside = folder.parent / f"{folder.name}-outside.tif"
     table = folder / "t.csv"
     if file in ("named", "inner"):
@@ -311,6 +313,6 @@ def test_confine(file: str, folder: Path) -> None:
     else:
         (folder / file).rename(outside)
         (folder / file).symlink_to(outside)
-    assert len(scenes.load(settings(folder, class_names=NAMES)).train) == 2
+    assert len(scenes.load(settings(folder, class_names=NAMES)).train.items) == 2
     with pytest.raises(SourceError, match=f"lies outside of {folder}, and --confine is set"):
         scenes.load(within)

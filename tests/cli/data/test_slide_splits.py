@@ -140,7 +140,9 @@ def test_split_without_slides(folder, capsys):
     assert "slides of 5 cases is in split 'val'. Correct" in refused(folder, without, capsys)
     for name in "cd":
         (folder / f"{name}.tif").write_bytes(b"no slide")
-    assert "no slide of split 'val' can be used" in refused(folder, ROWS, capsys)
+    assert "none of the slides in split 'val' can be used (2 of 2 failed)" in refused(
+        folder, ROWS, capsys
+    )
 
 
 def test_column_is_missing(folder, capsys):

@@ -168,7 +168,8 @@ def test_masks_by_name(place, tmp_path):
         np.save(path, expected[..., None] * 255)
     else:
         path.write_text(json.dumps({"type": "FeatureCollection", "features": [OUTLINE]}))
-    slides, failed = slides_and_masks.open_slides(tmp_path)
+    found = slides_and_masks.open_slides(tmp_path)
+    slides, failed = found.items, found.failed
     assert [slide.name for slide in slides] == ["a.tif", "b.tif"]
     assert not failed
     np.testing.assert_array_equal(slides[0].labels.read(0, 256)[..., 0], expected)
@@ -178,7 +179,7 @@ def test_masks_by_name(place, tmp_path):
 
 def test_a_slide_that_only_looks_like_a_mask(tmp_path):
     write_slide(tmp_path / "a_mask.tif", 0)
-    assert [slide.name for slide in slides_and_masks.open_slides(tmp_path)[0]] == ["a_mask.tif"]
+    assert [slide.name for slide in slides_and_masks.open_slides(tmp_path).items] == ["a_mask.tif"]
 
 
 def test_outlines_of_a_scanned_slide(tmp_path, monkeypatch, capsys):

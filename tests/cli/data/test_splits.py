@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import train
 from tfbig import SourceError
 from tfbig.cli.data import cohort, folds, splits
+from tfbig.cli.data.run_data import Data
 from tfbig.sources.table import SPLITS, Table
 
 SMALL = ["--encoder", "small"]
@@ -167,8 +168,10 @@ def test_labels_that_differ_only_in_case_are_a_warning(capsys):
 
 
 def test_class_without_items_to_validate_on_is_a_warning(capsys):
-    part = [SimpleNamespace(labels=np.array(labels)) for labels in ([0, 1], [1], [0, 1])]
-    splits.print_counts(splits.Data.of(part, ("benign", "tumour")), "bags", str)
+    part = [
+        SimpleNamespace(ITEMS="bags", labels=np.array(labels)) for labels in ([0, 1], [1], [0, 1])
+    ]
+    splits.print_counts(Data.of(part, ("benign", "tumour")), str)
     expected = (
         "warning: none of the bags in val has the class benign, which its metrics cannot judge\n"
     )
@@ -184,9 +187,12 @@ def test_skipped_items_are_counted_at_the_end(tmp_path, capsys):
 
 
 def test_class_without_training_items_is_a_warning(capsys):
-    part = [SimpleNamespace(labels=np.array(labels)) for labels in ([0, 0], [1, 0], [0, 1])]
-    data = splits.Data.of(part, ("benign", "tumour"))
-    splits.print_counts(data, "bags", lambda part: "of 3 instances")
+    part = [
+        SimpleNamespace(ITEMS="bags", labels=np.array(labels))
+        for labels in ([0, 0], [1, 0], [0, 1])
+    ]
+    data = Data.of(part, ("benign", "tumour"))
+    splits.print_counts(data, lambda part: "of 3 instances")
     out, err = capsys.readouterr()
     assert "train: 2 bags of 3 instances (2 benign, 0 tumour)" in out
     assert err == (

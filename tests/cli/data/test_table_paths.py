@@ -1,4 +1,4 @@
-"""Paths in the tables of all tasks: relative to the table, else to the working directory, never to one of two files."""
+"""Tables of all tasks: paths are relative to the table, else to the working directory; patients stay in one split."""
 
 from __future__ import annotations
 
@@ -13,8 +13,18 @@ from volume_files import write_nifti
 
 import train
 from tfbig import SourceError
-from tfbig.cli.data import bags, cohort, images, masked_images, scenes, slide_splits, volume_cases
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data import (
+    bags,
+    cohort,
+    images,
+    masked_images,
+    scenes,
+    slide_splits,
+    splitting,
+    volume_cases,
+)
+from tfbig.cli.data.run_data import Data
+from tfbig.sources.table import Table
 
 
 def write_array(path: Path, number: int) -> None:
@@ -84,16 +94,18 @@ TASKS: dict[str, tuple[str, dict[str, Any], list[str], Any]] = {
         "volumes.csv",
         {"image": (write_volume, ".nii"), "label": (write_volume, "_l.nii")},
         ["--task", "volume-segmentation", "--class-names", "a", "b"],
-        lambda settings: volume_cases.load(settings, (1, 1, 1)),
+        volume_cases.load,
     ),
 }
 
 
-def write(folder: Path, name: str, columns: dict[str, Any]) -> dict[str, list[str]]:
+def write(
+    folder: Path, name: str, columns: dict[str, Any], others: dict[str, list[str]]
+) -> dict[str, list[str]]:
     """Write a table of six items and the files that it names, and return these by column."""
     folder.mkdir()
     values, files = {}, {}
-    for column, cells in (columns | SPLITS).items():
+    for column, cells in (columns | others).items():
         values[column] = cells
         if isinstance(cells, tuple):
             writer, suffix = cells
@@ -113,7 +125,7 @@ def names_of(found: Any) -> list[str]:
 def test_paths_of_all_tasks(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, columns, flags, load = TASKS[task]
     data, here = tmp_path / "data", tmp_path / "here"
-    files = write(data, name, columns)
+    files = write(data, name, columns, SPLITS)
     here.mkdir()
     monkeypatch.chdir(here)
     is_file = task in ("slides", "scenes")
@@ -135,3 +147,35 @@ def test_paths_of_all_tasks(task: str, tmp_path: Path, monkeypatch: pytest.Monke
             load(confined)
         (here / first).rename(data / first)
     assert not names_of(load(settings))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_patients_of_all_tasks(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows of a patient are in one split, also if each is a case; splits that tear a patient apart are refused."""
+    name, columns, flags, load = TASKS[task]
+    data, found = tmp_path / "data", []
+    with_splits = splitting.with_splits
+
+    def noting(*arguments: Any) -> Table:
+        found.append(with_splits(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(splitting, "with_splits", noting)
+    if task == "masks":
+        read, load = load, lambda settings: read(settings, data / name)
+    patients = {"patient": ["p", "q", "r"] * 2, "case_id": [*"uvwxyz"]}
+    write(data, name, columns, patients)
+    place = data / name if task in ("slides", "scenes") else data
+    settings = train.settings_of([*flags, "--data", str(place), "--shares", "1", "1", "1"])
+    load(settings)
+    (table,) = found
+    splits = [row["split"] for row in table.rows]
+    assert splits[:3] == splits[3:] and sorted(splits[:3]) == ["test", "train", "val"]
+    rows = [
+        {**{column: row[column] for column in table.columns if column in row}, "split": split}
+        for row, split in zip(table.rows, SPLITS["split"], strict=True)
+    ]
+    rows = [{key: str(value) for key, value in row.items()} for row in rows]
+    write_table(data / name, rows)
+    with pytest.raises(SourceError, match="the case 'p' is in the splits train and val"):
+        load(settings)

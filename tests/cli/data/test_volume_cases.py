@@ -16,15 +16,23 @@ from volume_sets import SIZE, decathlon, nnunet
 import train
 from tfbig.cli.data import volume_cases
 from tfbig.cli.data.prepared_volumes import Preparation
-from tfbig.cli.data.volume_cases import LabelledVolume, VolumeSplits
+from tfbig.cli.data.run_data import Data
+from tfbig.cli.data.volume_cases import LabelledVolume
 from tfbig.cli.paths import FlagError
 from tfbig.errors import SourceError
 from tfbig.sources import ArrayVolume
 
+PREPARATION = Preparation("SAR", stride=(2, 2, 2))
 
-def load(folder: Path, *flags: str) -> VolumeSplits:
+
+def load(folder: Path, *flags: str) -> Data:
     argv = ["--task", "volume-segmentation", "--data", str(folder), *flags]
-    return volume_cases.load(train.settings_of(argv), (2, 2, 2))
+    return volume_cases.load(train.settings_of(argv))
+
+
+def channels(data: Data) -> int:
+    (count,) = {volume.image.shape[3] for volume in data.every}
+    return count
 
 
 def array(volume: Any) -> np.ndarray:
@@ -33,10 +41,10 @@ def array(volume: Any) -> np.ndarray:
 
 def test_a_data_set_of_nnunet(tmp_path: Path) -> None:
     data = load(nnunet(tmp_path))
-    assert [len(part) for part in (data.train, data.val, data.test)] == [4, 1, 1]
-    assert (data.classes, data.channels) == (("background", "artery", "vein"), 1)
+    assert [len(part.items) for part in (data.train, data.val, data.test)] == [4, 1, 1]
+    assert (data.classes, channels(data)) == (("background", "artery", "vein"), 1)
     assert data.decided == {"class_names": data.classes, "orientation": "SAR"}
-    first = data.train[0]
+    first = data.train.items[0]
     path = tmp_path / "imagesTr" / f"{first.name}_0000.nii.gz"
     stored = np.asarray(nibabel.load(path).dataobj).T.astype("float64")
     expected = (stored - stored.mean()) / stored.std()
@@ -50,13 +58,13 @@ def test_a_data_set_of_nnunet(tmp_path: Path) -> None:
 
 def test_several_channels_in_one_file(tmp_path: Path) -> None:
     data = load(decathlon(tmp_path), "--orientation", "stored")
-    assert data.channels == 2 and data.preparation.orientation == "stored"
-    values = array(data.train[0].image)
+    assert channels(data) == 2 and data.decided["orientation"] == "stored"
+    values = array(data.train.items[0].image)
     np.testing.assert_allclose(values[..., 0], -values[..., 1], atol=1e-5)
 
 
-def volumes_of(data: VolumeSplits) -> list[LabelledVolume]:
-    return [*data.train, *data.val, *data.test]
+def volumes_of(data: Data) -> list[LabelledVolume]:
+    return data.every
 
 
 def table(folder: Path, **columns: list[str]) -> None:
@@ -76,7 +84,7 @@ def test_table(tmp_path: Path) -> None:
     labels = [f"labelsTr/tubes_{n:03}.nii.gz" for n in range(4)]
     table(tmp_path, image=images, label=labels, split=["train", "train", "val", "test"])
     data = load(tmp_path, *NAMES)
-    assert [volume.name for volume in data.train] == ["tubes_000_0000", "tubes_001_0000"]
+    assert [volume.name for volume in data.train.items] == ["tubes_000_0000", "tubes_001_0000"]
     table(
         tmp_path,
         case_id=[*"abcd"],
@@ -86,7 +94,7 @@ def test_table(tmp_path: Path) -> None:
         split=["train", "train", "val", "test"],
     )
     data = load(tmp_path, *NAMES)
-    assert (data.channels, data.test[0].name) == (2, "d")
+    assert (channels(data), data.test.items[0].name) == (2, "d")
     with pytest.raises(FlagError, match="--class-names is missing"):
         load(tmp_path)
     table(tmp_path, picture=images, mask=labels)
@@ -97,7 +105,7 @@ def test_table(tmp_path: Path) -> None:
         load(tmp_path, *NAMES)
     table(tmp_path, image=["x.nii", *images[1:]], label=labels, split=["train"] * 3 + ["val"])
     data = load(tmp_path, *NAMES)
-    assert [volume.name for volume in data.train] == ["tubes_001_0000", "tubes_002_0000"]
+    assert [volume.name for volume in data.train.items] == ["tubes_001_0000", "tubes_002_0000"]
     ((name, reason),) = data.failed
     assert name == "x"
     assert reason.startswith(f"{tmp_path / 'volumes.csv'}: line 2: no such file ")
@@ -121,7 +129,7 @@ def test_what_cannot_be_used_is_skipped_with_its_reason(tmp_path: Path) -> None:
     write_nifti(labels / "tubes_001.nii.gz", np.zeros((3, 3, 3), "uint8"))
     write_nifti(labels / "tubes_002.nii.gz", np.zeros(SIZE, "uint8"), np.diag([-0.8, 0.8, 1.5, 1]))
     (tmp_path / "imagesTr" / "tubes_003_0000.nii.gz").write_bytes(b"")
-    last = load(tmp_path).train[-1].name
+    last = load(tmp_path).train.items[-1].name
     affine = nibabel.load(labels / f"{last}.nii.gz").affine
     both = nibabel.Nifti1Image(np.zeros((*SIZE[::-1], 2), "float32"), affine)
     nibabel.save(both, tmp_path / "imagesTr" / f"{last}_0000.nii.gz")
@@ -139,11 +147,11 @@ def test_what_cannot_be_used_is_skipped_with_its_reason(tmp_path: Path) -> None:
 def test_the_first_training_volume_that_opens_decides_the_orientation(tmp_path: Path) -> None:
     nnunet(tmp_path)
     data = load(tmp_path)
-    (tmp_path / "imagesTr" / f"{data.train[0].name}_0000.nii.gz").write_bytes(b"")
-    assert load(tmp_path).preparation == data.preparation
+    (tmp_path / "imagesTr" / f"{data.train.items[0].name}_0000.nii.gz").write_bytes(b"")
+    assert load(tmp_path).decided == data.decided
     for path in (tmp_path / "imagesTr").iterdir():
         path.write_bytes(b"")
-    with pytest.raises(SourceError, match="no volume of split 'train' can be used"):
+    with pytest.raises(SourceError, match="none of the volumes in split 'train' can be used"):
         load(tmp_path)
 
 
@@ -167,17 +175,19 @@ def test_volumes_in_another_orientation_are_turned(tmp_path: Path) -> None:
 def test_crops(tmp_path: Path) -> None:
     data = load(nnunet(tmp_path))
     draw = volume_cases.draw
-    crops = draw(data.train, (4, 16, 2), 8, [0, 1], data.preparation)
+    crops = draw(data.train.items, (4, 16, 2), 8, [0, 1], PREPARATION)
     assert {crop.image.shape for crop in crops} == {(4, 16, 2, 1)}
-    again = draw(data.train, (4, 16, 2), 8, [0, 1], data.preparation)
+    again = draw(data.train.items, (4, 16, 2), 8, [0, 1], PREPARATION)
     for one, other in zip(crops, again, strict=True):
         np.testing.assert_array_equal(array(one.image), array(other.image))
         assert not array(one.labels)[:, 10:].any() and not array(one.image)[:, 10:].any()  # padding
-    centred = draw(data.train, (2, 2, 2), 20, [0], data.preparation, foreground=1.0)
+    centred = draw(data.train.items, (2, 2, 2), 20, [0], PREPARATION, foreground=1.0)
     assert all(array(crop.labels).any() for crop in centred)
-    mirrored = draw(data.train, None, 4, [0], data.preparation, mirror=True)
-    plain = draw(data.train, None, 4, [0], data.preparation)
-    assert {v.name for v in mirrored} == {v.name for v in plain} == {v.name for v in data.train}
+    mirrored = draw(data.train.items, None, 4, [0], PREPARATION, mirror=True)
+    plain = draw(data.train.items, None, 4, [0], PREPARATION)
+    assert (
+        {v.name for v in mirrored} == {v.name for v in plain} == {v.name for v in data.train.items}
+    )
     for volume in mirrored:
         (same,) = (v for v in plain if v.name == volume.name)
         ours, theirs = (
@@ -200,7 +210,7 @@ def test_whole_volumes_are_padded() -> None:
 
 def test_missing_data(tmp_path: Path) -> None:
     with pytest.raises(FlagError, match="--data FOLDER is missing"):
-        volume_cases.load(train.settings_of(["--task", "volume-segmentation"]), (2, 2, 2))
+        volume_cases.load(train.settings_of(["--task", "volume-segmentation"]))
     with pytest.raises(SourceError, match=r"dataset\.json: no such file"):
         load(tmp_path)
     nnunet(tmp_path)

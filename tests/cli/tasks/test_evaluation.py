@@ -9,9 +9,9 @@ from samples import ROOT
 from sklearn.metrics import roc_auc_score
 
 import train
-from tfbig.cli.data.splits import Data
-from tfbig.cli.tasks import evaluation
-from tfbig.cli.tasks.class_target import ClassTarget
+from tfbig.cli.data.run_data import Data
+from tfbig.cli.tasks import evaluation, label_task, mil
+from tfbig.cli.tasks.task import Models
 from tfbig.mil import BagSet
 from tfbig.sources import ArrayBag
 
@@ -28,14 +28,6 @@ def test_titles():
     observed = {"case": "P1", "time": 3.25, "event": 1}
     assert evaluation.in_words(observed) == "case P1, time 3.25, event 1"
     assert evaluation.in_words({"label_a": 0, "label_b": ""}) == "label_a 0"
-
-
-def test_means_over_repeats():
-    """A metric that is not defined is left out."""
-    repeats = [{"auc": 0.5, "qwk": float("nan")}, {"auc": 0.7, "qwk": 0.1}]
-    means, deviations = evaluation._means_and_deviations(repeats)
-    assert means == {"test_auc": 0.6}
-    np.testing.assert_allclose(deviations["test_auc"], 0.1)
 
 
 def numbered_bags(*sizes):
@@ -57,7 +49,7 @@ def panda(**changes):
 def test_samples_of_the_test_bags(sample, repeats, tmp_path, monkeypatch):
     """Each repetition draws other instances; results are the means of all, with their deviation."""
     monkeypatch.setattr(evaluation, "draw_attention", lambda *_: None)
-    monkeypatch.setattr(evaluation.run_results, "print_results", lambda *_: None)
+    monkeypatch.setattr(label_task.run_results, "print_results", lambda *_: None)
     settings = panda(eval_sample=sample, eval_repeats=repeats)
     part = numbered_bags(*((2100, 3000, 2048, 2500) if sample == 2048 else (300, 900, 256, 500)))
     drawn = []
@@ -69,8 +61,8 @@ def test_samples_of_the_test_bags(sample, repeats, tmp_path, monkeypatch):
         return {"logits": logits, "attention": np.ones(len(numbers)), "scores": None}
 
     data = Data.of([part] * 3, ("no", "yes"))
-    target = ClassTarget(data.classes)
-    evaluation.write_results(target, explain, data, tmp_path, settings, {})
+    monkeypatch.setattr(mil, "explainer", lambda models: explain)
+    mil.MIL().write_results(Models(None, None), settings, data, tmp_path, {})
     drawn = drawn[: 4 * repeats]  # those of the validation set follow
     sizes = [bag.shape[0] for bag in part.bags]
     for numbers, size in zip(drawn, sizes * repeats, strict=True):

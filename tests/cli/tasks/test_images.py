@@ -220,22 +220,31 @@ def test_data_is_needed(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("flags", "code", "message"),
     [
-        (("--images", "folder", "--data", "."), "images.csv: no such file"),
+        (("--images", "folder", "--data", "."), 1, "images.csv: no such file"),
         (
             ("--images", "pictures", "--data", "recipes"),
+            1,
             "expected a folder of images for each of two or more classes",
         ),
-        (("--encoder", "series", "--augment", "slide"), "--augment is for images, not for --enc"),
-        (("--patch", "65"), "smaller than a patch"),
-        (("--patch", "4"), "a patch of 4 x 4 pixels is too small for --encoder small"),
-        (("--inner-patch", "5"), "--inner-patch 5: does not tile a patch of 16"),
-        (("--schedule", "constant", "--warmup", "1"), "--warmup needs"),
+        (
+            ("--encoder", "series", "--augment", "slide"),
+            2,
+            "--augment is for images, not for --encoder series",
+        ),
+        (
+            ("--patch", "65"),
+            2,
+            "is 64 x 64 pixels, smaller than a patch. Use --patch 64, or remove the image.",
+        ),
+        (("--patch", "4"), 2, "a patch of 4 x 4 pixels is too small for --encoder small"),
+        (("--inner-patch", "5"), 2, "--inner-patch 5: does not tile a patch of 16"),
+        (("--schedule", "constant", "--warmup", "1"), 2, "--warmup needs"),
     ],
 )
-def test_errors(flags, message, tmp_path, capsys):
-    assert run_patchgd(tmp_path / "out", *flags) == 1
+def test_errors(flags, code, message, tmp_path, capsys):
+    assert run_patchgd(tmp_path / "out", *flags) == code
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error

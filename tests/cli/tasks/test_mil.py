@@ -13,7 +13,7 @@ from samples import ROOT
 import train
 from tfbig import mil as bags
 from tfbig import sources
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.main import main
 from tfbig.cli.settings.tasks import MILSettings
 from tfbig.cli.tasks import mil
@@ -175,7 +175,7 @@ def test_refusals(flags, text, tmp_path, capsys):
 
 def test_no_changes_of_a_frozen_encoder(tmp_path, capsys):
     flags = ("--lora", "2", "--encoder", "uni", "--mode", "frozen")
-    assert run_mil(tmp_path / "out", *flags) == 1
+    assert run_mil(tmp_path / "out", *flags) == 2
     assert "--lora 2: --mode frozen trains no encoder" in capsys.readouterr().err
 
 
@@ -187,7 +187,7 @@ def test_losses_of_two_outputs():
         (MILSettings(model="clam_mb", bag_weight=0.9, accumulate=2, sum=True), (1.8, 0.2)),
         (MILSettings(model="dtfd"), (1, 1)),
     ):
-        losses, weights = mil._loss(settings, ClassTarget(("no", "yes")))
+        losses, weights = mil.MIL().loss(settings, ClassTarget(("no", "yes")))
         assert list(losses) == ["bag", mil.SECOND_OUTPUTS[settings.model]]
         assert list(weights.values()) == pytest.approx(expected)
 
@@ -219,7 +219,8 @@ def test_tiles_of_recipes(name, sample, sizes):
     epochs = []
     for epoch in range(2):
         drawn = {}
-        for handles, labels in mil.dataset(part, settings, settings.sample, shard=Shard(epoch)):
+        batches = mil.MIL().batches(settings, Data.of([part]), part, Shard(epoch), learns=True)
+        for handles, labels in batches:
             for handle, label in zip(handles.numpy(), labels.numpy(), strict=True):
                 bag = sources.resolve(handle.decode())
                 drawn[int(label)] = frozenset(bag.read(0, bag.shape[0]).ravel().tolist())
@@ -237,14 +238,14 @@ def test_weights_of_bags():
     tiles = tuple(sources.open_bag(np.zeros((n, 8, 8, 3), np.uint8)) for n in sizes)
     data = Data.of([bags.BagSet(tiles, labels)] * 3, ("no", "yes"))
     classes, shares = np.array([0.25, 0.25, 0.25, 0.75]), np.array(sizes) / 6
-    assert mil.bag_weights(MILSettings(), data) is None
+    assert mil.MIL().weights(MILSettings(), data) is None
     for settings, expected in (
         (MILSettings(class_weights=True), classes),
         (MILSettings(tile_weights=True), shares),
         (MILSettings(tile_weights=True, class_weights=True, sample=2), classes * shares),
     ):
-        weights = mil.bag_weights(settings, data)
+        weights = mil.MIL().weights(settings, data)
         np.testing.assert_allclose(weights, expected, rtol=1e-6)
-        batches = list(mil.dataset(data.train, settings, settings.sample, False, weights))
+        batches = list(mil.MIL().batches(settings, data, data.train, weights=weights))
         np.testing.assert_array_equal([int(y[0]) for _, y, _ in batches], labels)
         np.testing.assert_array_equal([w.numpy()[0] for _, _, w in batches], weights)

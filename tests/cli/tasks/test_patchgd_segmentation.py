@@ -116,7 +116,7 @@ def test_steps_learn(data: Path, tmp_path: Path) -> None:
 def test_errors(
     flags: tuple[str, ...], message: str, data: Path, tmp_path: Path, capsys: Any
 ) -> None:
-    assert run(data, tmp_path / "out", *flags) == 1
+    assert run(data, tmp_path / "out", *flags) == 2
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error

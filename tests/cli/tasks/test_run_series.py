@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from PIL import Image
 
 import train
 from tfbig import NonFiniteError, SourceError, Stopped
+from tfbig.cli.data.run_data import Data, Opened
 from tfbig.cli.main import main
 from tfbig.cli.settings import training
 from tfbig.cli.settings.series import Member
@@ -32,31 +33,27 @@ SERIES = [*cli_runs.MIL, "--seeds", "2"]
 THREE = (Member(0), Member(1), Member(2))
 
 
-@dataclass(frozen=True)
-class NoData:
-    failed: tuple[tuple[str, str], ...] = ()
-    table: tuple[Mapping[str, Any], ...] = ()
-    decided: Mapping[str, Any] = field(default_factory=lambda: {"tile": 7})
+NO_DATA = Data(Opened(), Opened(), Opened(), decided={"tile": 7})
 
 
 @dataclass
-class Fake(Task[MILSettings, NoData]):
+class Fake(Task[MILSettings]):
     """A task whose runs end with the metric that a function of their seed returns, or with what it raises."""
 
     accuracy: Callable[[int], float]
-    loads: Callable[[], NoData] = NoData
+    loads: Callable[[], Data] = lambda: NO_DATA
     trained: list[int] = field(default_factory=list)
 
-    def load(self, settings: MILSettings) -> NoData:
+    def load(self, settings: MILSettings) -> Data:
         return self.loads()
 
-    def models(self, settings: MILSettings, data: NoData) -> Models:
+    def models(self, settings: MILSettings, data: Data) -> Models:
         return Models(None, None)
 
-    def plans(self, models: Models, settings: MILSettings, data: NoData) -> Plans | None:
+    def plans(self, models: Models, settings: MILSettings, data: Data) -> Plans | None:
         return None
 
-    def fit(self, models: Models, settings: MILSettings, data: NoData, folder: Path) -> History:
+    def fit(self, models: Models, settings: MILSettings, data: Data, folder: Path) -> History:
         raise AssertionError("settings with test_only train nothing")
 
     def curve(self, settings: MILSettings) -> Curve:
@@ -66,7 +63,7 @@ class Fake(Task[MILSettings, NoData]):
         assert path.parent.name.startswith("seed-")
 
     def write_results(
-        self, models: Models, settings: MILSettings, data: NoData, folder: Path, measured: Any
+        self, models: Models, settings: MILSettings, data: Data, folder: Path, measured: Any
     ) -> None:
         self.trained.append(settings.seed)
         accuracy = self.accuracy(settings.seed)
@@ -173,7 +170,7 @@ def test_curves_of_the_seeds_are_in_the_report(settings: TrainSettings) -> None:
             return Curve({"loss": "loss", "accuracy": "accuracy"}, "validation bags")
 
         def write_results(
-            self, models: Models, settings: MILSettings, data: NoData, folder: Path, measured: Any
+            self, models: Models, settings: MILSettings, data: Data, folder: Path, measured: Any
         ) -> None:
             super().write_results(models, settings, data, folder, measured)
             rows = [
@@ -202,7 +199,7 @@ def test_metrics_say_which_split_all_runs_were_tested_on(
     @dataclass
     class Tested(Fake):
         def write_results(
-            self, models: Models, settings: MILSettings, data: NoData, folder: Path, measured: Any
+            self, models: Models, settings: MILSettings, data: Data, folder: Path, measured: Any
         ) -> None:
             super().write_results(models, settings, data, folder, measured)
             metrics = run_folder.read_json(folder / run_folder.METRICS)
@@ -218,7 +215,7 @@ def test_kappa_of_classes_without_an_order_is_left_out(settings: TrainSettings) 
     @dataclass
     class OfTypes(Fake):
         def write_results(
-            self, models: Models, settings: MILSettings, data: NoData, folder: Path, measured: Any
+            self, models: Models, settings: MILSettings, data: Data, folder: Path, measured: Any
         ) -> None:
             scores = {f"probability_{name}": 0.2 for name in ("LUAD", "LUSC", "other")}
             run_folder.write_csv(folder / run_folder.PREDICTIONS, [{"bag": "a", **scores}])
@@ -230,7 +227,7 @@ def test_kappa_of_classes_without_an_order_is_left_out(settings: TrainSettings) 
 
 
 def test_a_folder_in_which_nothing_began_is_free(settings: TrainSettings) -> None:
-    def missing() -> NoData:
+    def missing() -> Data:
         raise SourceError("no such table")
 
     with pytest.raises(SourceError, match="no such table"):
@@ -254,7 +251,7 @@ def test_runs_that_did_not_finish_are_not_evaluated(settings: TrainSettings) -> 
 
 
 def test_several_processes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train.main([*SERIES, "--strategy", "multiworker", "--out", str(tmp_path / "out")]) == 1
+    assert train.main([*SERIES, "--strategy", "multiworker", "--out", str(tmp_path / "out")]) == 2
     assert "--seeds and --folds need one process" in capsys.readouterr().err
     assert train.main([*cli_runs.MIL, "--seeds", "1"]) == 2
     assert "must be at least 2" in capsys.readouterr().err

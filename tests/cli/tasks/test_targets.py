@@ -234,7 +234,7 @@ def test_slides(flags, cohort_table, tmp_path, capsys):
     assert ("survival_" in "".join(row)) == (not flags)
     assert '"risk"' in (out / "s4.geojson").read_text()
     assert (
-        main(["predict", str(run), slide, "--out", str(tmp_path / "b"), "--class-names", "a"]) == 1
+        main(["predict", str(run), slide, "--out", str(tmp_path / "b"), "--class-names", "a"]) == 2
     )
     assert "predicts --target survival and has no classes" in capsys.readouterr().err
 
@@ -250,7 +250,7 @@ def test_wrong_flags_and_splits(tmp_path, capsys):
     flags = ("--test-only", str(folder))
     assert target_bags.run(data, tmp_path / "b", "regression", *flags) == 2
     assert "was trained with --target survival. Use the same" in capsys.readouterr().err
-    assert target_bags.run(data, tmp_path / "c", "survival", "--time-bins", "40") == 1
+    assert target_bags.run(data, tmp_path / "c", "survival", "--time-bins", "40") == 2
     assert "--time-bins 40: the " in capsys.readouterr().err
     table = data.parent / "other"
     rows = rows_of(data / "bags.csv")

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tfbig import SourceError
+from tfbig.cli.data.run_data import Data, Opened
 from tfbig.cli.settings.tasks import MILSettings
 from tfbig.cli.tasks import trainer
 from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
 
-
-@dataclass(frozen=True)
-class SomeData:
-    failed: tuple[tuple[str, str], ...] = (("a.tif", "is damaged"),)
-    table: tuple[Mapping[str, Any], ...] = ()
-    decided: Mapping[str, Any] = field(default_factory=lambda: {"tile": 7})
+SKIPPED = Opened(failed=(("a.tif", "is damaged"),))
+DATA = Data.of([SKIPPED], decided={"tile": 7})
 
 
-class Noting(Task[MILSettings, SomeData]):
+class Noting(Task[MILSettings]):
     """A task that notes which hooks are called, with which tile."""
 
     def __init__(self) -> None:
@@ -32,19 +29,19 @@ class Noting(Task[MILSettings, SomeData]):
         self.calls.append(("resolved", settings.tile))
         return replace(settings, tile=5)
 
-    def load(self, settings: MILSettings) -> SomeData:
+    def load(self, settings: MILSettings) -> Data:
         self.calls.append(("load", settings.tile))
-        return SomeData()
+        return DATA
 
-    def models(self, settings: MILSettings, data: SomeData) -> Models:
+    def models(self, settings: MILSettings, data: Data) -> Models:
         self.calls.append(("models", settings.tile))
         return Models(None, None)
 
-    def plans(self, models: Models, settings: MILSettings, data: SomeData) -> Plans | None:
+    def plans(self, models: Models, settings: MILSettings, data: Data) -> Plans | None:
         self.calls.append(("plans", settings.tile))
         return None
 
-    def fit(self, models: Models, settings: MILSettings, data: SomeData, folder: Path) -> History:
+    def fit(self, models: Models, settings: MILSettings, data: Data, folder: Path) -> History:
         raise AssertionError("nothing is trained")
 
     def curve(self, settings: MILSettings) -> Curve:
@@ -57,7 +54,7 @@ class Noting(Task[MILSettings, SomeData]):
         self,
         models: Models,
         settings: MILSettings,
-        data: SomeData,
+        data: Data,
         folder: Path,
         measured: Mapping[str, Any],
     ) -> None:

@@ -10,12 +10,11 @@ from tfbig import SourceError
 from tfbig.cli import paths
 from tfbig.cli.data import collection, splits
 from tfbig.cli.data.collection import Recipe
-from tfbig.cli.data.collection_tables import Found, Table, shortened, with_features
+from tfbig.cli.data.collection_tables import CollectionTable, Found, shortened, with_features
 from tfbig.cli.data.folds import fold_rows
 from tfbig.cli.settings.commands import DatasetSettings
 from tfbig.results import run_folder
-from tfbig.sources.table import SPLITS
-from tfbig.sources.table import Table as CsvTable
+from tfbig.sources.table import SPLITS, Table
 from tfbig.system import output_folder
 
 MANY_CLASSES = 12
@@ -69,7 +68,7 @@ def _add_features(found: Found, folder: str) -> None:
     """
     slides = next((table for table in found.tables if table.name == "slides"), None)
     if slides is None:
-        raise SourceError("--features: is for data sets of slides only. Remove it.")
+        raise paths.FlagError("--features: is for data sets of slides only. Remove it.")
     bags, without = with_features(slides, Path(folder))
     found.tables.append(bags)
     found.missing += shortened([f"{folder}: {name}" for name in without], "files of features")
@@ -90,7 +89,7 @@ def _print_found(found: Found) -> None:
         print(f"missing: {line}")
 
 
-def _print_counts(table: Table) -> None:
+def _print_counts(table: CollectionTable) -> None:
     """Print the items of every split of a table."""
     many = len(table.classes) >= MANY_CLASSES
     for split in (split for split in SPLITS if table.of_split(split)):
@@ -101,7 +100,7 @@ def _print_counts(table: Table) -> None:
         print(f"{table.name}.csv: {len(table.rows)} {_items(table)} of {len(cases)} patients")
 
 
-def _items(table: Table) -> str:
+def _items(table: CollectionTable) -> str:
     return table.name if table.name in COLUMNS else "slides"
 
 
@@ -121,7 +120,7 @@ def _print_commands(recipes: Sequence[Recipe], found: Found, out: Path | None) -
         print(command(recipe, _data(recipe, found, out)))
 
 
-def _is_usable(recipe: Recipe, tables: Mapping[str, Table], found: Found) -> bool:
+def _is_usable(recipe: Recipe, tables: Mapping[str, CollectionTable], found: Found) -> bool:
     """Return whether there is what a recipe reads."""
     if not recipe.table:
         return found.folder is not None
@@ -145,7 +144,7 @@ def command(recipe: Recipe, data: Path) -> str:
     return f"{program} {what} --out runs/{recipe.run or recipe.name}"
 
 
-def write(table: Table, folder: Path, folds: int | None, seed: int) -> None:
+def write(table: CollectionTable, folder: Path, folds: int | None, seed: int) -> None:
     """Write a table, and for `slides.csv` the split or each fold in the format of CLAM.
 
     Args:
@@ -171,7 +170,7 @@ def write(table: Table, folder: Path, folds: int | None, seed: int) -> None:
         splits.write_clam_splits(folder / f"splits_{fold}.csv", parts)
 
 
-def _row(row: dict[str, str], table: Table) -> dict[str, str]:
+def _row(row: dict[str, str], table: CollectionTable) -> dict[str, str]:
     """Return a row with the columns of its file."""
     if table.name not in COLUMNS:
         return row
@@ -187,7 +186,7 @@ def _check_same_items(file: Path, rows: Sequence[dict[str, str]]) -> None:
     if not file.exists():
         return
     column = COLUMNS.get(file.stem, "path")
-    present = {row.get(column) for row in CsvTable.read(file, ("label",)).rows}
+    present = {row.get(column) for row in Table.read(file, ("label",)).rows}
     if not present & {row[column] for row in rows}:
         raise SourceError(
             f"{file}: is the table of another data set or folder. Use another --out, or delete it."

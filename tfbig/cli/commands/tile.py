@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tfbig import SourceError
 from tfbig.cli import messages, slide_batch
 from tfbig.cli.data import background, slide_folders
 from tfbig.cli.data.tile_selection import MPP, Selection
+from tfbig.cli.paths import FlagError
 from tfbig.cli.settings import choices
 from tfbig.cli.settings.slide_settings import TileSettings
 from tfbig.results import figures, geojson, heatmap, outlines, slide_viewer
@@ -48,7 +48,7 @@ def work(settings: TileSettings) -> slide_batch.Work[TileSettings]:
         settings.max_pen,
     )
     if settings.outline_classes and settings.tissue in choices.TISSUE:
-        raise SourceError(
+        raise FlagError(
             f"--outline-classes: no outlines are read with --tissue {settings.tissue}. Remove it, or use --tissue FILE."
         )
     folder = Path(settings.out)

@@ -12,13 +12,18 @@ from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.cli.tasks import run_series, trainer
 from tfbig.results import run_folder
 from tfbig.system import progress
-from tfbig.tasks import TASKS
+from tfbig.tasks import TASKS, TaskDeclaration
 
 T = TypeVar("T", bound=TrainSettings)
 
 
-def run(settings: TrainSettings) -> int:
-    """Train or evaluate, and return the exit code; 3 if files were skipped."""
+def run(settings: TrainSettings, declaration: TaskDeclaration | None = None) -> int:
+    """Train or evaluate, and return the exit code; 3 if files were skipped.
+
+    Args:
+        settings: Settings of the run.
+        declaration: What trains; by default the declaration of the task of the settings.
+    """
     progress.show(False if settings.quiet else None)
     settings = open_run.with_done_epochs(settings)
     notices = training.resume_notices(settings)
@@ -27,7 +32,7 @@ def run(settings: TrainSettings) -> int:
         with machine.chief_prints():
             for line in (*notices, *machine.replica_notice()):
                 print(line)
-            task = TASKS[prepared.task].new_trainer()
+            task = (declaration or TASKS[prepared.task]).new_trainer()
             if several := run_series.members_of(prepared):
                 return run_series.run(task, prepared, several)
             return trainer.run(task, prepared)

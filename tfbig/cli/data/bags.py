@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from tfbig import SourceError, mil
-from tfbig.cli.data import cohort, splits, target_columns, tile_coords
+from tfbig.cli.data import cohort, target_columns, tile_coords
+from tfbig.cli.data.run_data import UNREADABLE, Data
 from tfbig.cli.data.scales import SAME
-from tfbig.cli.data.splits import Data
 from tfbig.cli.data.tile_selection import MIN_TISSUE, MPP, TILE, Selection
 from tfbig.cli.paths import FlagError
+from tfbig.cli.settings import data_kinds
 from tfbig.cli.settings.tasks import MILSettings
 from tfbig.sources import Bag, Coords, Filled, open_bag, read_coords
 from tfbig.sources.resolution import one_size
@@ -25,17 +26,12 @@ from tfbig.sources.table import SPLITS, Row
 
 def load(settings: MILSettings) -> Data:
     """Return the data that `--bags` names."""
-    loaders: dict[str, Callable[[MILSettings], Data]] = {
-        "folder": _folder,
-        "slides": _slides,
-        "features": _features,
-    }
     if settings.data is None:
         raise FlagError(
             "--task mil needs --data: a table of slides, a folder of slides for each class, or a folder with bags.csv. "
             "To try it on drawn bags: python -m tfbig.recipes.write_drawn_bags FOLDER, and --data FOLDER."
         )
-    data = loaders[settings.bags](settings)
+    data: Data = data_kinds.KINDS["bags"][settings.bags].open(settings)
     if (share := settings.min_grey) is not None:
         data = data.mapped(lambda part: _foreground(part, share))
     if settings.fill and not settings.test_only and settings.sample and settings.sample >= 1:
@@ -66,21 +62,6 @@ def large_enough(data: Data, smallest: int) -> Data:
     return data.mapped(checked)
 
 
-def print_counts(data: Data, count: Callable[[mil.BagSet], str] | None = None) -> None:
-    """Print the bags, instances and labels of every split.
-
-    Args:
-        data: Data of the run.
-        count: Function from a split to a few words about its labels; by default the bags of each class.
-    """
-
-    def of(part: mil.BagSet) -> str:
-        sizes = [bag.shape[0] for bag in part.bags]
-        return f"of {min(sizes)} to {max(sizes)} instances"
-
-    splits.print_counts(data, "bags", of, count)
-
-
 def _foreground(part: mil.BagSet, share: float) -> mil.BagSet:
     """Drop background tiles, and bags that have no others."""
     bags, labels, failed = [], [], list(part.failed)
@@ -100,7 +81,7 @@ def _filled(part: mil.BagSet, count: int) -> mil.BagSet:
     return replace(part, bags=bags)
 
 
-def _folder(settings: MILSettings) -> Data:
+def of_folder(settings: MILSettings) -> Data:
     """Read `bags.csv` of a folder: columns `bag` (a path in it), those of the target, and `split` or `patient`."""
     found = target_columns.read(Path(settings.data or "") / "bags.csv", "bag", settings)
 
@@ -112,7 +93,7 @@ def _folder(settings: MILSettings) -> Data:
     return found.data(opened, bool(settings.test_only))
 
 
-def _slides(settings: MILSettings) -> Data:
+def of_slides(settings: MILSettings) -> Data:
     """Read tiles of slides; slides that cannot be read or hold no tissue are skipped."""
     slides = cohort.read(settings)
     coords = _read_coords(settings, slides.table.rows) if settings.coords else {}
@@ -130,9 +111,9 @@ def _slides(settings: MILSettings) -> Data:
         return opener.tiles(path, coords.get(file) or tile_coords.read(file))
 
     def opened(rows: Sequence[Row]) -> mil.BagSet:
-        bags, labels, failed = cohort.open_rows(rows, tiles)
-        read = mil.read_bags(bags, labels, slides.count)
-        return replace(read, failed=(*failed, *read.failed))
+        found = cohort.open_rows(rows, tiles)
+        read = mil.read_bags(found.items, found.labels, slides.count)
+        return replace(read, failed=(*found.failed, *read.failed))
 
     data = opener.with_pixels(cohort.load(settings, slides, opened))
     if settings.coords:
@@ -141,7 +122,7 @@ def _slides(settings: MILSettings) -> Data:
     return replace(data, decided=decided, placed_on=opener.placed_on)
 
 
-def _features(settings: MILSettings) -> Data:
+def of_features(settings: MILSettings) -> Data:
     """Read features of slides; files that cannot be read, or have another width than the first, are skipped."""
     slides = cohort.read(settings)
     first: list[Bag] = []
@@ -153,9 +134,9 @@ def _features(settings: MILSettings) -> Data:
         return bag
 
     def opened(rows: Sequence[Row]) -> mil.BagSet:
-        bags, labels, failed = cohort.open_rows(rows, features, "--features")
-        read = mil.read_bags(bags, labels, slides.count)
-        return replace(read, failed=(*failed, *read.failed))
+        found = cohort.open_rows(rows, features, "--features")
+        read = mil.read_bags(found.items, found.labels, slides.count)
+        return replace(read, failed=(*found.failed, *read.failed))
 
     data = cohort.load(settings, slides, opened)
     return replace(data, decided={"feature_width": first[0].shape[1]})
@@ -205,7 +186,7 @@ def _read_coords(settings: MILSettings, rows: Sequence[Row]) -> dict[Path, Coord
     """
     coords, folder = {}, settings.coords or ""
     for file in (tile_coords.file_of(folder, row["path"]) for row in rows if row["path"]):
-        with suppress(*cohort.UNREADABLE):  # named when the slide is opened
+        with suppress(*UNREADABLE):  # named when the slide is opened
             coords[file] = read_coords(file)
     resolution, size = _resolution(settings), settings.tile
     for file, tiles in coords.items():

@@ -14,24 +14,23 @@ from typing import Any, TypeAlias, TypeGuard
 import numpy as np
 
 from tfbig import SourceError, sources
-from tfbig.cli import messages, paths
+from tfbig.cli import paths
 from tfbig.cli.data import (
     feature_folders,
     scales,
     side_tables,
     slide_folders,
-    splits,
     splitting,
     stain,
     target_columns,
 )
 from tfbig.cli.data.feature_folders import FeatureFiles
+from tfbig.cli.data.run_data import Data, Opened, Placed
 from tfbig.cli.data.scales import TABLE
 from tfbig.cli.data.slide_folders import SlideFiles
 from tfbig.cli.data.target_columns import Labelled, TargetColumns
 from tfbig.cli.data.tile_selection import Selection
 from tfbig.cli.settings.tasks import ImageSettings, MILSettings, SegmentationSettings
-from tfbig.errors import TfbigError, one_line
 from tfbig.results import run_folder
 from tfbig.sources import names
 from tfbig.sources.names import Names, title_of
@@ -47,7 +46,6 @@ TableSettings: TypeAlias = CohortSettings | SegmentationSettings
 """Settings of a run whose table of slides may have no labels."""
 _MOST_NEAR = 20
 """Most missing files of which the one is looked for that is like them."""
-UNREADABLE = (TfbigError, OSError, ValueError, MemoryError)
 
 
 def read(settings: CohortSettings) -> Labelled:
@@ -221,7 +219,7 @@ def _free(files: SlideFiles, rows: Sequence[Row]) -> list[str]:
 
 def load(
     settings: CohortSettings, slides: Labelled, open_split: Callable[[list[Row]], Any]
-) -> splits.Data:
+) -> Data:
     """Return the data of each split; in an evaluation, of the test slides only."""
     data = slides.data(
         lambda split: open_split(slides.table.of_split(split, "slides")), bool(settings.test_only)
@@ -255,7 +253,7 @@ class Opener:
         self.look: dict[str, Any] = {"mpp": settings.mpp, "magnification": settings.magnification}
         values = [value for value in self.look.values() if value is not None]
         if len(values) + bool(level) > 1:
-            raise SourceError(
+            raise paths.FlagError(
                 "more than one resolution; expected one of --mpp, --magnification, --level. Remove the others."
             )
         self.look = self.look if values else {"level": level}
@@ -298,12 +296,12 @@ class Opener:
         self._tiled[bag.name] = path, coords
         return bag
 
-    def with_pixels(self, data: splits.Data) -> splits.Data:
+    def with_pixels(self, data: Data) -> Data:
         """Return the data with the size of the pixels of each slide in its table; print lines about odd ones."""
         scales.say(self.scales, self.run)
         return replace(data, table=scales.with_pixels(data.table, self.scales, title_of))
 
-    def placed_on(self, bag: sources.Bag) -> splits.Placed | None:
+    def placed_on(self, bag: sources.Bag) -> Placed | None:
         """Return a function that opens the slide of a bag of `tiles`, and its tiles; None for other bags."""
         if bag.name not in self._tiled:
             return None
@@ -342,28 +340,15 @@ def _sizes(table: str, rows: Sequence[Row]) -> dict[str, float]:
 
 
 def open_rows(
-    rows: Sequence[Row], opener: Callable[[Path], Any], flag: str = "--slides"
-) -> tuple[list[Any], list[Any], list[tuple[str, str]]]:
-    """Return `(items, labels, failed)`; `failed` lists `(name, reason)` of slides that cannot be used.
+    rows: Sequence[Row], opener: Callable[[Path], Any], flag: str = SlideFiles.FLAG
+) -> Opened:
+    """Open the files of slides of a split; `flag` names their folder.
 
     Raises:
         SourceError: No slide can be used.
     """
-    items, labels, failed = [], [], []
-    for row in rows:
-        try:
-            if row["path"] is None:
-                alike = side_tables.hint(row.get("near"))
-                raise SourceError(f"no file of slide {row['slide_id']}{alike}. Check {flag}.")
-            items.append(opener(row["path"]))
-            labels.append(row["label"])
-        except UNREADABLE as error:
-            text = messages.in_flags(error, "train")
-            reason = one_line(text).removeprefix(f"{row.place}: ")
-            failed.append((row["slide_id"], f"{row.place}: {reason}"))
-    if not items:
-        raise splits.none_usable("slides", rows[0]["split"], failed)
-    return items, labels, failed
+    found = Opened.of(rows, lambda row: opener(slide_folders.slide_file(row, flag)), SLIDE)
+    return found.usable("slides", rows[0]["split"])
 
 
 def with_splits(table: Table, settings: TableSettings) -> Table:

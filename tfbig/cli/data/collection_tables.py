@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfbig.cli.data.feature_folders import FeatureFiles
-from tfbig.sources.table import SPLITS, Row
-from tfbig.sources.table import Table as CsvTable
+from tfbig.sources.table import SPLITS, Row, Table
 
 MANY = 10
 """Number of entries from which on missing files are counted instead of named."""
@@ -18,7 +17,7 @@ EIGHTY_TWENTY = (0.72, 0.08, 0.2)
 
 
 @dataclass
-class Table:
+class CollectionTable:
     """Items of a data set that a run reads as a table.
 
     Attributes:
@@ -88,7 +87,7 @@ class Found:
         notes: Rules that were applied, one line each.
     """
 
-    tables: list[Table] = field(default_factory=list)
+    tables: list[CollectionTable] = field(default_factory=list)
     folder: Path | None = None
     there: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
@@ -101,12 +100,12 @@ def read_rows(path: Path, columns: Mapping[str, Sequence[str]]) -> list[Row]:
     Raises:
         SourceError: The file cannot be read, has no rows, or lacks a column.
     """
-    table = CsvTable.read(path, either=[*columns.values()], flag="")
+    table = Table.read(path, either=[*columns.values()], flag="")
     present = {k: next(n for n in names if n in table.columns) for k, names in columns.items()}
     return [Row({key: row[name] for key, name in present.items()}, row.place) for row in table.rows]
 
 
-def with_features(table: Table, folder: Path) -> tuple[Table, list[str]]:
+def with_features(table: CollectionTable, folder: Path) -> tuple[CollectionTable, list[str]]:
     """Return the table of the files of features of slides, and the names of slides without one.
 
     Args:
@@ -114,7 +113,7 @@ def with_features(table: Table, folder: Path) -> tuple[Table, list[str]]:
         folder: Folder with `SLIDE.h5`, searched with subfolders, as CLAM and TRIDENT write them.
     """
     files = FeatureFiles(folder)
-    bags, without = Table(table.classes, "bags"), []
+    bags, without = CollectionTable(table.classes, "bags"), []
     for row in table.rows:
         name = row["slide_id"]
         if found := files.match(name):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,22 +21,6 @@ LABELLED = WEIGHTED[:2]
 """Parts of a batch of other images."""
 AT_ONCE = 1 << 22
 """Bytes of labels that are read at once to find their classes."""
-
-
-class Items(NamedTuple):
-    """The images of a run.
-
-    Attributes:
-        train: Images to train on.
-        val: Images for validation.
-        judged: Images of the results: those to test on, or if there are none, those for validation.
-        test: Images to test on, or none.
-    """
-
-    train: Sequence[Any]
-    val: Sequence[Any]
-    judged: Sequence[Any]
-    test: Sequence[Any]
 
 
 def dataset(
@@ -85,16 +69,16 @@ def print_splits(settings: Any, data: Any) -> None:
         data: Data of the run, with its images by split.
     """
     if settings.test_only:
-        print(f"evaluating {settings.test_only} on {names(data.test)}", flush=True)
+        print(f"evaluating {settings.test_only} on {names(data.test.items)}", flush=True)
         return
     print(f"mode {settings.mode}, precision {settings.precision}, seed {settings.seed}")
     crops = (
         "all of " if settings.crop == WHOLE else f"{settings.crops} crops of {settings.crop} from "
     )
-    print(f"training on {crops}{names(data.train)}")
-    print(f"validating on all of {names(data.val)}, not trained on", flush=True)
-    if data.test:
-        print(f"testing on all of {names(data.test)}, not trained on", flush=True)
+    print(f"training on {crops}{names(data.train.items)}")
+    print(f"validating on all of {names(data.val.items)}, not trained on", flush=True)
+    if data.test.items:
+        print(f"testing on all of {names(data.test.items)}, not trained on", flush=True)
 
 
 def missing_classes(items: Sequence[Any], count: int) -> list[int]:
@@ -137,29 +121,31 @@ def check_crop(
     crop: tuple[int, int],
     multiple: int,
     whole: str = "",
+    part: str = "crop",
 ) -> None:
-    """Check that crops fit into images.
+    """Check that crops, or patches, fit into images.
 
     Args:
         sizes: Name, and rows and columns, of each image.
         crop: Rows and columns of a crop.
         multiple: Crops are multiples of this.
         whole: What to say where whole images are another choice, such as " or whole".
+        part: What is cut, which the flag `--{part}` sizes; a "patch" is square.
 
     Raises:
         FlagError: An image is smaller than a crop.
     """
+
+    def given(size: Sequence[int]) -> str:
+        return f"--{part} {min(size) if part == 'patch' else f'{size[0]}x{size[1]}'}"
+
     for name, (rows, columns, *_) in sizes:
         if rows >= crop[0] and columns >= crop[1]:
             continue
         fits = [
             min(n, m) // multiple * multiple for n, m in zip((rows, columns), crop, strict=True)
         ]
-        use = (
-            f"--crop {fits[0]}x{fits[1]}{whole}, or remove the image"
-            if all(fits)
-            else "larger images"
-        )
+        use = f"{given(fits)}{whole}, or remove the image" if all(fits) else "larger images"
         raise FlagError(
-            f"--crop {crop[0]}x{crop[1]}: {name} is {rows} x {columns} pixels, smaller than a crop. Use {use}."
+            f"{given(crop)}: {name} is {rows} x {columns} pixels, smaller than a {part}. Use {use}."
         )

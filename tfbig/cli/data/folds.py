@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfbig.cli.data import splits
+from tfbig.cli.paths import FlagError
 from tfbig.errors import SourceError
 from tfbig.sources.table import Cells, Row, cases_of
 
@@ -32,7 +33,7 @@ def fold_rows(
             or a fold for testing whose cases are all of one stratum.
     """
     if folds < 3 or not 0 <= fold < folds:
-        raise SourceError(
+        raise FlagError(
             f"--folds {folds}, --fold {fold}: expected 3 folds or more (one for testing, one for validation), and "
             "a fold from 0 to the number of folds - 1."
         )
@@ -77,7 +78,7 @@ def _by_group(rows: Sequence[Cells], folds: int, seed: int, group: str) -> dict[
     number, strata = len(set(group_of_case.values())), splits.strata_of(rows)
     most = max(Counter(strata.values()).values(), default=0)
     if number < folds or most < folds:
-        raise SourceError(
+        raise FlagError(
             f"--group {group}: there are {number} groups and at most {most} cases with one label, too few for {folds} "
             "folds. Use fewer --folds."
         )
@@ -128,7 +129,7 @@ def _check_strata(rows: Sequence[Cells], fold_of_case: Mapping[str, int], folds:
         inside[fold].add(strata[case])
     for fold, kinds in enumerate(inside):
         if len(kinds) == 1:
-            raise SourceError(
+            raise FlagError(
                 f"--folds {folds}: the cases of fold {fold} all have label {kinds.pop()}, so that it cannot be tested; "
                 "expected two or more. Use fewer --folds, another --seed or another --group."
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +14,11 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfbig import SourceError, sources
-from tfbig.cli.data import class_folders, cohort, splits, splitting, target_columns
+from tfbig.cli.data import class_folders, cohort, splitting, target_columns
 from tfbig.cli.data.background import Masking
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data, Opened
 from tfbig.cli.paths import FlagError
+from tfbig.cli.settings import data_kinds
 from tfbig.cli.settings.tasks import ImageSettings
 from tfbig.data import epochs
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
@@ -42,6 +43,11 @@ class ImageSet:
     labels: npt.NDArray[Any]
     failed: tuple[tuple[str, str], ...] = ()
 
+    @classmethod
+    def of(cls, found: Opened) -> ImageSet:
+        """Return images with the labels of their rows."""
+        return cls(found.items, np.array(found.labels), found.failed)
+
 
 def load(settings: ImageSettings) -> Data:
     """Return the data that `--images` names."""
@@ -50,27 +56,11 @@ def load(settings: ImageSettings) -> Data:
             "--task images needs --data: a table of slides, a folder of images for each class, or a folder with "
             "images.csv. To try it on drawn images: python -m tfbig.recipes.write_ultramnist FOLDER, and --data FOLDER."
         )
-    loaders = {"folder": _folder, "pictures": _pictures, "slides": _slides}
     if settings.encoder == "series" and (settings.augment or settings.stain_jitter):
         name = "--augment" if settings.augment else "--stain-jitter"
-        raise SourceError(f"{name} is for images, not for --encoder series. Remove it.")
-    return loaders[settings.images](settings)
-
-
-def print_counts(data: Data, count: Callable[[ImageSet], str] | None = None) -> None:
-    """Print the images, sizes and labels of every split.
-
-    Args:
-        data: Data of the run.
-        count: Function from a split to a few words about its labels; by default the images of each class.
-    """
-
-    def of(part: ImageSet) -> str:
-        shapes = sorted({image.shape for image in part.images})
-        words = [" x ".join(map(str, shape)) for shape in (shapes[0], shapes[-1])]
-        return f"of {words[0]}" if len(shapes) == 1 else f"of {words[0]} to {words[1]}"
-
-    splits.print_counts(data, "images", of, count)
+        raise FlagError(f"{name} is for images, not for --encoder series. Remove it.")
+    found: Data = data_kinds.KINDS["images"][settings.images].open(settings)
+    return found
 
 
 def image_shape(data: Data, any_size: bool = False) -> tuple[int | None, ...]:
@@ -80,11 +70,6 @@ def image_shape(data: Data, any_size: bool = False) -> tuple[int | None, ...]:
     if any_size:
         return (*[None] * (len(first) - 1), first[-1])
     return tuple(n if all(s[a] == n for s in shapes) else None for a, n in enumerate(first))
-
-
-def steps(part: ImageSet, settings: ImageSettings) -> int:
-    """Return the number of batches of all images; the last may be smaller."""
-    return -(-len(part.labels) // settings.batch_size)
 
 
 def dataset(
@@ -147,7 +132,7 @@ def _read(handle: Any, shape: Sequence[int | None], dtype: Any) -> Any:
     return tf.ensure_shape(callbacks.numpy_function(read, [handle], tf.as_dtype(dtype)), shape)
 
 
-def _folder(settings: ImageSettings) -> Data:
+def of_folder(settings: ImageSettings) -> Data:
     """Read `images.csv`: columns `image` (a path in the folder), those of the target, and `split` or `patient`."""
     found = target_columns.read(Path(settings.data or "") / "images.csv", "image", settings)
 
@@ -157,7 +142,7 @@ def _folder(settings: ImageSettings) -> Data:
     return found.data(opened, bool(settings.test_only))
 
 
-def _slides(settings: ImageSettings) -> Data:
+def of_slides(settings: ImageSettings) -> Data:
     """Open whole slides at one resolution; slides that cannot be read are skipped."""
     slides = cohort.read(settings)
     opener, masking = cohort.Opener(settings, slides.table.rows), Masking.of(settings)
@@ -170,13 +155,12 @@ def _slides(settings: ImageSettings) -> Data:
         return _scaled(sources.RGB(whole), settings)
 
     def opened(rows: Sequence[Row]) -> ImageSet:
-        images, labels, failed = cohort.open_rows(rows, image)
-        return ImageSet(tuple(images), np.array(labels), tuple(failed))
+        return ImageSet.of(cohort.open_rows(rows, image))
 
     return opener.with_pixels(cohort.load(settings, slides, opened))
 
 
-def _pictures(settings: ImageSettings) -> Data:
+def of_pictures(settings: ImageSettings) -> Data:
     """Read images in a folder for each class."""
     folder = Path(settings.data or "")
     images, names = class_folders.read(folder, settings.seed, settings.class_names)
@@ -190,21 +174,14 @@ def _pictures(settings: ImageSettings) -> Data:
 
 def _open_images(rows: Sequence[Row], settings: ImageSettings) -> ImageSet:
     """Open the images of a split that can be used, in RGB; the others are listed with the reason."""
-    images: list[Any] = []
-    used: list[Any] = []
-    failed: list[tuple[str, str]] = []
-    for row in rows:
-        try:
-            is_series = settings.encoder == "series"
-            image = _series(row["path"]) if is_series else _picture(row["path"], settings)
-        except SourceError as error:
-            failed.append((str(row["path"]), str(error)))
-            continue
-        images.append(image)
-        used.append(row["label"])
-    if not images:
-        raise splits.none_usable("images", rows[0]["split"], failed)
-    return ImageSet(tuple(images), np.array(used), tuple(failed))
+
+    def open_row(row: Row) -> Any:
+        if settings.encoder == "series":
+            return _series(row["path"])
+        return _picture(row["path"], settings)
+
+    found = Opened.of(rows, open_row, "path")
+    return ImageSet.of(found.usable("images", rows[0]["split"]))
 
 
 def _picture(path: Path, settings: ImageSettings) -> Any:

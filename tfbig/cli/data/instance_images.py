@@ -15,8 +15,7 @@ from scipy import ndimage
 
 from tfbig import sources
 from tfbig.cli.data import dense_items, masked_images
-from tfbig.cli.data.masked_images import MaskedSet
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data, Opened
 from tfbig.cli.settings.instance_settings import InstanceSettings
 from tfbig.cli.settings.value_types import crop_size
 from tfbig.data import epochs
@@ -81,33 +80,30 @@ def load(settings: InstanceSettings) -> Data:
         FlagError: An image is smaller than a crop.
     """
     data = masked_images.load(settings, _open)
-    images = [*data.train.images, *data.val.images, *data.test.images]
-    counts = sorted({each.image.shape[2] for each in images})
+    counts = sorted({each.image.shape[2] for each in data.every})
     if len(counts) > 1:
         raise SourceError(
             f"--data {settings.data}: has images of {' and '.join(map(str, counts))} channels; expected one number. "
             "Use --channels, or convert some."
         )
     if not settings.test_only:
-        sizes = ((each.name, each.image.shape) for each in data.train.images)
+        sizes = ((each.name, each.image.shape) for each in data.train.items)
         dense_items.check_crop(sizes, crop_size(settings.crop), 2**settings.depth)
     return data
 
 
-def crops(part: MaskedSet, settings: InstanceSettings) -> int:
+def crops(part: Opened, settings: InstanceSettings) -> int:
     """Return the number of crops of an epoch.
 
     Args:
         part: Images of a split.
         settings: Settings of the run.
     """
-    pixels = sum(math.prod(each.image.shape[:2]) for each in part.images)
-    return settings.crops or max(len(part.images), pixels // math.prod(crop_size(settings.crop)))
+    pixels = sum(math.prod(each.image.shape[:2]) for each in part.items)
+    return settings.crops or max(len(part.items), pixels // math.prod(crop_size(settings.crop)))
 
 
-def drawn(
-    part: MaskedSet, settings: InstanceSettings, shard: Shard = ALL_BATCHES
-) -> tf.data.Dataset:
+def drawn(part: Opened, settings: InstanceSettings, shard: Shard = ALL_BATCHES) -> tf.data.Dataset:
     """Return the batches of an epoch of random crops: images uint8 `[N, h, w, C]`, maps float32 `[N, h, w, 2]`.
 
     Args:
@@ -118,17 +114,17 @@ def drawn(
     size = crop_size(settings.crop)
     count = crops(part, settings)
     return epochs.dataset(
-        partial(_crop, part.images, size, settings.augment),
+        partial(_crop, part.items, size, settings.augment),
         count,
         settings.batch_size,
-        _spec(size, part.images[0].image.shape[2]),
+        _spec(size, part.items[0].image.shape[2]),
         seed=settings.seed,
         shuffle=True,
         shard=shard,
     ).batch(settings.batch_size)
 
 
-def whole(part: MaskedSet, stride: int, shard: Shard = ALL_BATCHES) -> tf.data.Dataset:
+def whole(part: Opened, stride: int, shard: Shard = ALL_BATCHES) -> tf.data.Dataset:
     """Return whole images and their maps, padded to multiples of a stride, one at a time.
 
     Args:
@@ -138,13 +134,13 @@ def whole(part: MaskedSet, stride: int, shard: Shard = ALL_BATCHES) -> tf.data.D
     """
 
     def item(number: int, _: int) -> tuple[Pixels, npt.NDArray[np.float32]]:
-        each = part.images[number]
+        each = part.items[number]
         pad = [(0, -n % stride) for n in each.image.shape[:2]] + [(0, 0)]
         image = np.pad(each.image.read(0, each.image.shape[0]), pad)
         return image, _scaled(np.pad(each.maps, pad))
 
-    spec = _spec((None, None), part.images[0].image.shape[2])
-    return epochs.dataset(item, len(part.images), 1, spec, shard=shard).batch(1)
+    spec = _spec((None, None), part.items[0].image.shape[2])
+    return epochs.dataset(item, len(part.items), 1, spec, shard=shard).batch(1)
 
 
 def _spec(size: tuple[int | None, int | None], channels: int) -> tuple[tf.TensorSpec, ...]:

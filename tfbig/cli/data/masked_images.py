@@ -11,16 +11,16 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from tfbig import sources
-from tfbig.cli.data import slide_folders, splits, splitting
-from tfbig.cli.data.dense_items import Items
+from tfbig.cli.data import run_data, slide_folders, splitting
+from tfbig.cli.data.run_data import Data, Opened
 from tfbig.cli.data.slides_and_masks import MaskSource
-from tfbig.cli.data.splits import Data
+from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.instance_settings import InstanceSettings
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
 from tfbig.data import epochs
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.errors import SourceError
-from tfbig.sources.table import SPLITS, Row, Table
+from tfbig.sources.table import Row, Table
 from tfbig.units import counted
 
 MaskedSettings: TypeAlias = PatchGDSegmentationSettings | InstanceSettings
@@ -50,19 +50,6 @@ class MaskedImage:
         )
 
 
-@dataclass(frozen=True)
-class MaskedSet:
-    """Images of a split.
-
-    Attributes:
-        images: Images with masks, `MaskedImage` or what `open_row` of `load` returns.
-        failed: `(name, reason)` of the others.
-    """
-
-    images: tuple[Any, ...]
-    failed: tuple[tuple[str, str], ...] = ()
-
-
 def load(settings: MaskedSettings, open_row: Callable[[Row, Any], Any] | None = None) -> Data:
     """Return the images of `--data` by split; in an evaluation those for testing alone.
 
@@ -75,50 +62,37 @@ def load(settings: MaskedSettings, open_row: Callable[[Row, Any], Any] | None = 
         SourceError: There is no folder, the table is wrong, or a split has no image that can be used.
     """
     if settings.data is None:
-        raise SourceError("--data FOLDER is missing: the folder of the images and their masks.")
+        raise FlagError("--data FOLDER is missing: the folder of the images and their masks.")
     table = splitting.with_splits(_table(Path(settings.data)), settings, "image")
     if settings.confine:
         table.check_inside(file for row in table.rows for file in row["files"])
-    parts = [table.of_split(s) for s in ((table.tested,) if settings.test_only else SPLITS)]
-    sets = [_opened(part, settings, open_row or _open) for part in parts]
-    if settings.test_only:
-        return Data.of(sets * 3, CLASSES)
-    names = ("image", "mask", "split")
-    saved = ({name: row[name] for name in names} for row in table.rows)
-    return Data.of(sets, CLASSES, table=tuple(saved))
-
-
-def items(data: Data) -> Items:
-    """Return the images of a run.
-
-    Args:
-        data: Data of the run.
-    """
-    train, val, test = (part.images for part in (data.train, data.val, data.test))
-    return Items(train, val, test, test)
+    opener: Callable[[Row, Any], Any] = open_row or _open
+    sets = run_data.open_all(table, lambda row: opener(row, settings), settings, "image", "images")
+    names = () if settings.test_only else ("image", "mask", "split")
+    saved = tuple({name: row[name] for name in names} for row in table.rows if names)
+    return Data.of(sets, CLASSES, table=saved)
 
 
 def print_counts(data: Data) -> None:
     """Print the number of images of every split, and their sizes."""
-    for split in SPLITS if data.train is not data.test else ("test",):
-        images = getattr(data, split).images
-        sizes = sorted({image.image.shape[:2] for image in images})
-        words = " to ".join(dict.fromkeys(f"{n} x {m}" for n, m in (sizes[0], sizes[-1])))
-        print(f"{split}: {counted(len(images), 'image')} of {words}")
+    for split, part in data.sets.items():
+        if sizes := sorted({image.image.shape[:2] for image in part.items}):
+            words = " to ".join(dict.fromkeys(f"{n} x {m}" for n, m in (sizes[0], sizes[-1])))
+            print(f"{split}: {counted(len(part.items), 'image')} of {words}")
 
 
-def steps(part: MaskedSet, settings: PatchGDSegmentationSettings) -> int:
+def steps(part: Opened, settings: PatchGDSegmentationSettings) -> int:
     """Return the number of batches of all images; the last may be smaller.
 
     Args:
         part: Images of a split.
         settings: Settings of the run.
     """
-    return -(-len(part.images) // settings.batch_size)
+    return -(-len(part.items) // settings.batch_size)
 
 
 def dataset(
-    part: MaskedSet,
+    part: Opened,
     settings: PatchGDSegmentationSettings,
     learns: bool = False,
     shard: Shard = ALL_BATCHES,
@@ -131,7 +105,7 @@ def dataset(
         learns: Whether images are shuffled, differently in every epoch.
         shard: Batches of this worker, and the epoch to start with.
     """
-    padded = [image.padded(settings.patch) for image in part.images]
+    padded = [image.padded(settings.patch) for image in part.items]
     sizes = [float(image.image.shape[0] * image.image.shape[1]) for image in padded]
     handle = tf.TensorSpec([], tf.string)
     return epochs.dataset(
@@ -177,25 +151,6 @@ def _rows_of_folder(folder: Path) -> list[dict[str, Any]]:
         {"image": file.name, "mask": str(mask.relative_to(folder)), "files": (file, mask)}
         for file, mask in masks.items()
     ]
-
-
-def _opened(
-    rows: Sequence[Row], settings: MaskedSettings, open_row: Callable[[Row, Any], Any]
-) -> MaskedSet:
-    """Open the images that can be used.
-
-    Raises:
-        SourceError: None of them can.
-    """
-    images, failed = [], []
-    for row in rows:
-        try:
-            images.append(open_row(row, settings))
-        except SourceError as error:
-            failed.append((row["image"], str(error)))
-    if not images:
-        raise splits.none_usable("images", rows[0]["split"], failed)
-    return MaskedSet(tuple(images), tuple(failed))
 
 
 def _open(row: Row, settings: PatchGDSegmentationSettings) -> MaskedImage:

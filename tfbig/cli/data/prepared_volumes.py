@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig import sources
+from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.choices import STORED
+from tfbig.cli.settings.value_types import box_size
 from tfbig.errors import SourceError
 from tfbig.sources import Volume
 from tfbig.sources.volumes.grid import turn_to
@@ -204,7 +206,40 @@ def stacked(paths: Sequence[Any], name: str, channels: int | None = None) -> Vol
     return volume
 
 
-def total_stride(strides: Sequence[Sequence[int]]) -> tuple[int, int, int]:
-    """Return the product of the strides of all stages, along planes, rows and columns."""
-    planes, rows, columns = (math.prod(stride[axis] for stride in strides) for axis in range(3))
-    return planes, rows, columns
+def of_config(config: Mapping[str, Any]) -> Preparation:
+    """Return how the network of a run reads volumes.
+
+    Args:
+        config: Settings of the run, as by `vars` or of its file.
+
+    Raises:
+        FlagError: There are strides for another number of stages, or fewer than two stages.
+    """
+    planes, rows, columns = (math.prod(axis) for axis in zip(*strides_of(config), strict=True))
+    spacing, window = config["spacing"], config["intensity_window"]
+    return Preparation(
+        config["orientation"] or STORED,
+        None if spacing is None else (spacing[0], spacing[1], spacing[2]),
+        None if window is None else (window[0], window[1]),
+        (planes, rows, columns),
+    )
+
+
+def strides_of(config: Mapping[str, Any]) -> tuple[tuple[int, int, int], ...]:
+    """Return the strides of all stages of the network of a run, along planes, rows and columns.
+
+    Args:
+        config: As in `of_config`.
+
+    Raises:
+        FlagError: There are strides for another number of stages, or fewer than two stages.
+    """
+    stages = len(config["stage_filters"])
+    if stages < 2:
+        raise FlagError(f"--stage-filters: {stages} stage; expected two or more.")
+    strides = config["strides"] or ("2x2x2",) * (stages - 1)
+    if len(strides) != stages - 1:
+        raise FlagError(
+            f"--strides: {len(strides)} strides; expected {stages - 1}, one for each of --stage-filters but the first."
+        )
+    return ((1, 1, 1), *(box_size(stride) for stride in strides))

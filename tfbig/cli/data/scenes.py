@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tfbig import SourceError, sources
 from tfbig.cli import scene_blocks
-from tfbig.cli.data import dense_items, splits, splitting
+from tfbig.cli.data import dense_items, run_data, splits, splitting
+from tfbig.cli.data.run_data import Data, Opened
 from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.scene_settings import SceneSettings
 from tfbig.sources.names import title_of
@@ -29,7 +31,7 @@ from tfbig.sources.scenes.labels import (
 )
 from tfbig.sources.scenes.measured import FilledScene, sampled_moments
 from tfbig.sources.scenes.raster import RasterSource
-from tfbig.sources.table import SPLITS, Row, Table
+from tfbig.sources.table import Row, Table
 from tfbig.units import counted
 
 FILES = ("scene", "label")
@@ -73,33 +75,14 @@ class LabelledScene:
         return LabelledScene(self.name, image, labels, weights, self.filled)
 
 
-@dataclass(frozen=True)
-class SceneData:
-    """Scenes of a run.
+class _Found(NamedTuple):
+    """A scene that is open, and the path of its label."""
 
-    Attributes:
-        train: Scenes to train on.
-        val: Scenes for validation.
-        test: Scenes to test on.
-        failed: `(name, reason)` of scenes that were skipped.
-        table: Rows that say which scene is in which split.
-        decided: Settings that the training scenes decide.
-    """
-
-    train: tuple[LabelledScene, ...]
-    val: tuple[LabelledScene, ...]
-    test: tuple[LabelledScene, ...]
-    failed: tuple[tuple[str, str], ...] = ()
-    table: tuple[dict[str, Any], ...] = ()
-    decided: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def unseen(self) -> tuple[LabelledScene, ...]:
-        """Return the scenes of the results: those to test on, or if there are none, those for validation."""
-        return self.test or self.val
+    scene: RasterSource
+    label: Path
 
 
-def load(settings: SceneSettings) -> SceneData:
+def load(settings: SceneSettings) -> Data:
     """Return the scenes of `--data` by split, and print what they are; in an evaluation those for testing alone.
 
     Args:
@@ -112,48 +95,29 @@ def load(settings: SceneSettings) -> SceneData:
     if settings.data is None:
         raise FlagError("--data TABLE is missing: a table *.csv with columns scene and label.")
     table = _with_splits(Table.read(settings.data, FILES), settings)
-    rows = [row | {"files": [table.file(row[name]) for name in FILES]} for row in table.rows]
-    opened: dict[str, tuple[RasterSource, Path]] = {}
-    failed: list[tuple[str, str]] = []
-    for row in rows:
-        try:
-            opened[row.place] = _open_scene(row)
-        except SourceError as error:
-            failed.append((row["scene"], str(error)))
-    if settings.confine:
-        table.check_inside(_files(opened.values()))
-    usable = [row for row in rows if row.place in opened]
-    settings, damaged = _decided_bands(
-        settings, usable, opened, _nothing_to_train_on(table.path, failed)
+    table = table.with_rows(
+        row | {"files": [table.file(row[name]) for name in FILES]} for row in table.rows
     )
-    failed += [(row["scene"], damaged[row.place]) for row in usable if row.place in damaged]
-    usable = [row for row in usable if row.place not in damaged]
-    settings = _decided_classes(settings, usable, opened)
-    by_split: dict[str, list[LabelledScene]] = {split: [] for split in SPLITS}
-    labels: list[Path] = []
-    for row in usable:
-        try:
-            scene = _labelled(*opened[row.place], settings)
-        except SourceError as error:
-            failed.append((row["scene"], str(error)))
-        else:
-            by_split[row["split"]].append(scene)
-            labels.append(opened[row.place][1])
-    for split in () if settings.test_only else ("train", "val"):
-        if not by_split[split]:
-            reason = f" {failed[0][1]}" if failed else ""
-            raise SourceError(f"{table.path}: no scene of split '{split}' can be used.{reason}")
-    if not by_split["test"] and not by_split["val"]:
-        reason = f" {failed[0][1]}" if failed else ""
-        raise SourceError(f"{table.path}: no scene to evaluate on.{reason}")
-    settings = _decided_values(settings, by_split["train"])
-    train, val, test = (tuple(by_split[split]) for split in SPLITS)
+    rows = run_data.parts(table, bool(settings.test_only), "scenes")
+    found = {split: Opened.of(each, _open_scene, FILES[0]) for split, each in rows.items()}
+    run_data.usable(found, "scenes")
+    if settings.confine:
+        table.check_inside(_files(each for part in found.values() for each in part.items))
+    settings, found = _decided_bands(settings, found)
+    settings = _decided_classes(settings, found)
+    opened = {split: part.then(partial(_labelled, settings)) for split, part in found.items()}
+    data = Data.of(run_data.usable(opened, "scenes"))
+    settings = _decided_values(settings, data.train.items)
     names = ("mean", "std", "class_names", "value_scale")
     decided = {name: getattr(settings, name) for name in names}
-    saved = tuple({key: row[key] for key in ("scene", "label", "split")} for row in rows)
-    data = SceneData(train, val, test, tuple(failed), saved, decided)
+    columns = (*FILES, "split")
+    saved = (
+        {name: row[name] for name in columns}
+        for row in run_data.rows_of_run(table, bool(settings.test_only))
+    )
+    data = replace(data, table=tuple(saved), decided=decided)
     _print_scenes(settings, data)
-    _print_columns(settings, labels)
+    _print_columns(settings, data)
     return data
 
 
@@ -202,37 +166,37 @@ def check_crop(settings: SceneSettings, scenes: Sequence[LabelledScene]) -> None
 
 
 def _with_splits(table: Table, settings: SceneSettings) -> Table:
-    """Return the table with a split; in an evaluation only the rows for testing, else those for validation."""
-    if "split" not in table.columns:
-        if len(table.rows) < 3 and not settings.test_only:
-            raise SourceError(
-                f"{table.path}: has {counted(len(table.rows), 'scene')} and no column split; expected at least 3 "
-                "scenes, or a column with train and val. A scene may be in both, with labels of different parts of it."
-            )
-        drawn = table.with_rows(row | {"stratum": 0, "case_id": row["scene"]} for row in table.rows)
-        table = splitting.with_splits(drawn, settings)
-        present = {row["split"] for row in table.rows}
-        if present == {"train", "test"}:  # few scenes: one for validation, none to test on
-            next(row for row in reversed(table.rows) if row["split"] == "test")["split"] = "val"
-    else:
-        table.check_splits()
-    if settings.test_only:
-        return table.with_rows(table.of_split(table.tested, "scenes", may_be_empty=True))
+    """Return the table with a split; where it is drawn, rows of one scene are in one.
+
+    With a column `split`, a scene may be in several, with labels of different parts of it.
+    """
+    if "split" in table.columns:
+        return splitting.with_splits(table, settings)
+    if len(table.rows) < 3 and not settings.test_only:
+        raise SourceError(
+            f"{table.path}: has {counted(len(table.rows), 'scene')} and no column split; expected at least 3 scenes, "
+            "or a column with train and val. A scene may be in both, with labels of different parts of it."
+        )
+    drawn = table.with_rows(row | {"stratum": 0, "case_id": row["scene"]} for row in table.rows)
+    table = splitting.with_splits(drawn, settings)
+    present = {row["split"] for row in table.rows}
+    if present == {"train", "test"}:  # few scenes: one for validation, none to test on
+        next(row for row in reversed(table.rows) if row["split"] == "test")["split"] = "val"
     return table
 
 
-def _open_scene(row: Row) -> tuple[RasterSource, Path]:
+def _open_scene(row: Row) -> _Found:
     """Return the scene of a row, and the path of its label."""
     for name, path in zip(FILES, row["files"], strict=True):
         if not path.is_file():
             raise SourceError(f"{row.place}: no such {name} {row[name]}. Correct the path.")
     scene, label = row["files"]
-    return RasterSource(scene), label
+    return _Found(RasterSource(scene), label)
 
 
-def _files(opened: Iterable[tuple[RasterSource, Path]]) -> Iterator[str | Path]:
+def _files(found: Iterable[_Found]) -> Iterator[str | Path]:
     """Yield the files of scenes and their labels, and all that these lead to."""
-    for scene, label in opened:
+    for scene, label in found:
         yield from scene.files
         yield label
         with contextlib.suppress(SourceError):  # reported when the scene is opened with its labels
@@ -242,54 +206,47 @@ def _files(opened: Iterable[tuple[RasterSource, Path]]) -> Iterator[str | Path]:
                 yield from RasterSource(label).files
 
 
-def _nothing_to_train_on(table: Path, failed: Sequence[tuple[str, str]]) -> str:
-    """Return the error of a table without a training scene that can be used."""
-    reason = failed[0][1] if failed else "Add one."
-    return f"{table}: no scene of split 'train' can be used. {reason}"
-
-
 def _decided_bands(
-    settings: SceneSettings, rows: Sequence[Row], opened: Mapping[str, Any], error: str
-) -> tuple[SceneSettings, dict[str, str]]:
-    """Return the settings with the mean and deviation of each band, and the errors of damaged scenes by place."""
-    places = {opened[row.place][0]: row.place for row in rows if row["split"] == "train"}
-    training, damaged = list(places), dict[str, str]()
-    if settings.mean is None and not training:
-        raise SourceError(error)
-    bands = len(settings.mean) if settings.mean else training[0].shape[2]
+    settings: SceneSettings, found: Mapping[str, Opened]
+) -> tuple[SceneSettings, dict[str, Opened]]:
+    """Return the settings with the mean and deviation of each band, and the scenes without damaged training scenes."""
+    training = found.get("train", Opened())
+    scenes, damaged = [each.scene for each in training.items], dict[RasterSource, SourceError]()
+    bands = len(settings.mean) if settings.mean else scenes[0].shape[2]
     if settings.scale is not None:
         if (settings.mean or settings.std) and not settings.test_only:
             raise FlagError("--scale: stands for --mean and --std. Leave it out, or these.")
-        return replace(settings, mean=(0.0,) * bands, std=(settings.scale,) * bands), damaged
+        return replace(settings, mean=(0.0,) * bands, std=(settings.scale,) * bands), {**found}
     mean, std = settings.mean, settings.std
     if mean is None or std is None:
-        same = [scene for scene in training if scene.shape[2] == bands]
-        if same:
-            moments = sampled_moments(
-                same, unreadable=lambda scene, e: damaged.setdefault(places[scene], str(e))
-            )
-        else:
-            moments = np.zeros(bands), np.ones(bands)
+        moments = np.zeros(bands), np.ones(bands)
+        if same := [scene for scene in scenes if scene.shape[2] == bands]:
+            moments = sampled_moments(same, unreadable=damaged.setdefault)
         mean = mean or tuple(float(f"{m:.7g}") for m in moments[0])
         std = std or tuple(float(f"{d:.7g}") for d in moments[1])
     if len(mean) != len(std):
         raise FlagError(
             f"--std: {len(std)} numbers, but {counted(len(mean), 'band')}. Use one for each band."
         )
-    return replace(settings, mean=mean, std=std), damaged
+
+    def readable(each: _Found) -> _Found:
+        if each.scene in damaged:
+            raise damaged[each.scene]
+        return each
+
+    changed = {"train": training.then(readable)} if damaged else {}
+    return replace(settings, mean=mean, std=std), {**found, **changed}
 
 
-def _decided_classes(
-    settings: SceneSettings, rows: Sequence[Row], opened: Mapping[str, Any]
-) -> SceneSettings:
+def _decided_classes(settings: SceneSettings, found: Mapping[str, Opened]) -> SceneSettings:
     """Return the settings with the names of the classes: of the flag, or of all training and validation labels."""
     if settings.target != "class" or settings.class_names:
         return settings
     numbers, names, outlined = -1, set[str](), False
-    for row in rows:
+    opened = [pair for each in found.values() for pair in zip(each.items, each.rows, strict=True)]
+    for (scene, path), row in opened:
         if row["split"] == "test":
             continue
-        scene, path = opened[row.place]
         try:
             if path.suffix.lower() not in VECTORS:
                 numbers = max(numbers, *RasterLabels(path, scene).values(), -1)
@@ -323,13 +280,14 @@ def _in_order(names: set[str]) -> list[str]:
     )
 
 
-def _labelled(scene: RasterSource, label: Path, settings: SceneSettings) -> LabelledScene:
+def _labelled(settings: SceneSettings, found: _Found) -> LabelledScene:
     """Return a scene with its labels.
 
     Raises:
         SourceError: It has another number of bands, or the labels do not fit.
     """
     assert settings.mean is not None
+    scene, label = found
     scene_blocks.check_bands(scene, len(settings.mean), "this run")
     fill = scene_blocks.fill_of(settings.mean, scene)
     skips = settings.background == "skip" and crop_of(settings) is None
@@ -421,17 +379,15 @@ def _drawn(scene: LabelledScene, size: tuple[int, int], rng: np.random.Generator
     return part
 
 
-def _print_scenes(settings: SceneSettings, data: SceneData) -> None:
+def _print_scenes(settings: SceneSettings, data: Data) -> None:
     """Print what is trained, validated and tested on, and which coordinate systems there are."""
     print(f"mode {settings.mode}, precision {settings.precision}, seed {settings.seed}")
-    evaluated = {"test": data.unseen}
-    parts = evaluated if settings.test_only else {split: getattr(data, split) for split in SPLITS}
+    parts = {split: part.items for split, part in data.sets.items()}
     for split, scenes in parts.items():
         if scenes:
             names = ", ".join(dict.fromkeys(scene.name for scene in scenes[:10]))
             print(f"{split}: {counted(len(scenes), 'scene')}, {names}")
-    every = (*data.train, *data.val, *data.test)
-    grids = list(dict.fromkeys(scene.filled.scene.grid.describe() for scene in every))
+    grids = list(dict.fromkeys(scene.filled.scene.grid.describe() for scene in data.every))
     more = (
         "; networks see pixels, not metres, so pixels should have one size"
         if len(grids) > 1
@@ -461,11 +417,12 @@ def _warn_of_missing(split: str, scenes: Sequence[LabelledScene], classes: Seque
     splits.warn_of_missing(split, "scenes", [classes[number] for number in missing], reason)
 
 
-def _print_columns(settings: SceneSettings, labels: Sequence[Path]) -> None:
+def _print_columns(settings: SceneSettings, data: Data) -> None:
     """Print which columns outlines have, if none of them was chosen."""
     if settings.target != "class" or settings.label_column is not None or settings.test_only:
         return
     columns = dict[str, None]()
+    labels = (row["files"][1] for part in data.sets.values() for row in part.rows)
     for path in dict.fromkeys(labels):
         if path.suffix.lower() in VECTORS:
             columns |= dict.fromkeys(columns_of(path))

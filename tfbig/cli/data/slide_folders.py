@@ -14,6 +14,7 @@ from tfbig.errors import SourceError
 from tfbig.results import run_folder
 from tfbig.sources import names
 from tfbig.sources.names import Match, Names, title_of
+from tfbig.sources.table import Row
 
 RESULTS: Final = ("tile.yaml", "predict.yaml", "features.yaml", run_folder.CONFIG)
 """Files that mark a folder of results, whose images are not slides."""
@@ -71,6 +72,23 @@ class SlideFiles:
                 "or add a column path to the table."
             )
         return paths[0]
+
+
+def slide_file(row: Row, flag: str = SlideFiles.FLAG) -> Path:
+    """Return the file of the slide of a row, its `path`.
+
+    Args:
+        row: Row of a table of slides; it may have `near`, the file whose name is most like that of the slide.
+        flag: Flag that names the folder of the files.
+
+    Raises:
+        SourceError: There is no such file: `path` is None.
+    """
+    if row["path"] is None:
+        alike = side_tables.hint(row.get("near"))
+        raise SourceError(f"no file of slide {row['slide_id']}{alike}. Check {flag}.")
+    path: Path = row["path"]
+    return path
 
 
 def bags_in(folder: Path) -> list[Path]:

@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tfbig.cli import paths
-from tfbig.cli.data import cohort, scales, slide_folders, slides_and_masks, splitting
+from tfbig.cli.data import cohort, run_data, scales, slide_folders, slides_and_masks, splitting
 from tfbig.cli.data.background import Masking, outline_rule
-from tfbig.cli.data.slides_and_masks import LabelledSlide
+from tfbig.cli.data.run_data import Data, Opened
 from tfbig.cli.settings.tasks import SegmentationSettings
 from tfbig.errors import SourceError
-from tfbig.sources.table import SPLITS, Row, Table
+from tfbig.sources.table import Row, Table
 
 
-@dataclass(frozen=True)
-class SlideSplits:
-    """Slides of a run.
-
-    Attributes:
-        train: Slides to train on; none in an evaluation.
-        val: Slides for validation; none in an evaluation.
-        test: Slides to test on; none without a table.
-        failed: `(name, reason)` of slides that were skipped.
-        table: Rows that say which slide is in which split; none without a table.
-        decided: Settings that the data decide: none.
-    """
-
-    train: tuple[LabelledSlide, ...]
-    val: tuple[LabelledSlide, ...]
-    test: tuple[LabelledSlide, ...]
-    failed: tuple[tuple[str, str], ...]
-    table: tuple[dict[str, Any], ...] = ()
-    decided: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def unseen(self) -> tuple[LabelledSlide, ...]:
-        """Return the slides of the results: those to test on, or if there are none, those for validation."""
-        return self.test or self.val
-
-
-def load(settings: SegmentationSettings) -> SlideSplits:
+def load(settings: SegmentationSettings) -> Data:
     """Return the slides of `--data`, by split.
 
     Raises:
@@ -50,64 +23,45 @@ def load(settings: SegmentationSettings) -> SlideSplits:
         FlagError: Flags about a table are given, and there is none.
     """
     found = _load(settings)
-    slides = (*found.train, *found.val, *found.test)
-    read = {each.name: scales.scale_of(None, each.image.mpp) for each in slides}
+    read = {each.name: scales.scale_of(None, each.image.mpp) for each in found.every}
     scales.say(read, settings.test_only)
     return replace(found, table=scales.with_pixels(found.table, read, lambda path: path.name))
 
 
-def _load(settings: SegmentationSettings) -> SlideSplits:
+def _load(settings: SegmentationSettings) -> Data:
     table = Path(settings.data or "") / scales.TABLE
     if table.exists():
         return _of_table(settings, table)
     for name in ("slides", "splits", "folds"):
         if getattr(settings, name):
             raise paths.FlagError(f"--{name} needs the table {table}, which does not exist.")
-    return _evaluated(settings) if settings.test_only else _of_folder(settings)
+    return _of_folder(settings)
 
 
-def _of_folder(settings: SegmentationSettings) -> SlideSplits:
-    """Return all slides of the folder but the last for training, and that one for validation."""
-    (*train, last), failed = slides_and_masks.open_slides(
-        settings.data or "", 2, Masking.of(settings), outline_rule(settings)
+def _of_folder(settings: SegmentationSettings) -> Data:
+    """Return all slides of the folder but the last for training, and that one for validation.
+
+    In an evaluation, all are tested; of the folder that the run was trained on, the last.
+    """
+    least = 1 if settings.test_only else 2
+    found = slides_and_masks.open_slides(
+        settings.data or "", least, Masking.of(settings), outline_rule(settings)
     )
-    return SlideSplits(tuple(train), (last,), (), tuple(failed))
+    if settings.test_only and splitting.is_other_data(settings):
+        return Data.of([found])
+    last = replace(found, items=found.items[-1:], rows=found.rows[-1:])
+    if settings.test_only:
+        return Data.of([last])
+    return Data.of([replace(found, items=found.items[:-1], rows=found.rows[:-1]), last, Opened()])
 
 
-def _evaluated(settings: SegmentationSettings) -> SlideSplits:
-    """Return the slides of the folder for testing: of the one that the run was trained on, the last."""
-    slides, failed = slides_and_masks.open_slides(
-        settings.data or "", masking=Masking.of(settings), outlines=outline_rule(settings)
-    )
-    if not splitting.is_other_data(settings):
-        slides = slides[-1:]
-    return SlideSplits((), (), tuple(slides), tuple(failed))
-
-
-def _of_table(settings: SegmentationSettings, path: Path) -> SlideSplits:
+def _of_table(settings: SegmentationSettings, path: Path) -> Data:
     """Return the slides of a table; in an evaluation those for testing, or if there are none, for validation."""
     table = _read(settings, path)
-    wanted: Sequence[str] = (table.tested,) if settings.test_only else SPLITS
-    needed = wanted if settings.test_only else ("train", "val")
-    slides: dict[str, tuple[LabelledSlide, ...]] = dict.fromkeys(SPLITS, ())
-    failed: list[tuple[str, str]] = []
-    masking = Masking.of(settings)
-    for split in wanted:
-        chosen = table.of_split(split, "slides", may_be_empty=split not in needed)
-        opened, skipped = slides_and_masks.open_all(
-            ((row["slide_id"], row["path"], row["mask"]) for row in chosen),
-            masking,
-            outline_rule(settings),
-        )
-        failed += skipped
-        slides[split] = tuple(opened)
-        if split in needed and not opened:
-            raise SourceError(f"{path}: no slide of split '{split}' can be used. {skipped[0][1]}")
-    if settings.test_only:
-        slides = {"train": (), "val": (), "test": slides[wanted[0]]}
-    saved = tuple(_saved(row) for row in table.rows if row["split"] in wanted)
-    train, val, test = (slides[split] for split in SPLITS)
-    return SlideSplits(train, val, test, tuple(failed), saved)
+    open_row = slides_and_masks.opener(Masking.of(settings), outline_rule(settings))
+    sets = run_data.open_all(table, open_row, settings, "slide_id", "slides")
+    rows = run_data.rows_of_run(table, bool(settings.test_only))
+    return Data.of(sets, table=tuple(map(_saved, rows)))
 
 
 def _read(settings: SegmentationSettings, path: Path) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,9 +16,17 @@ from tfbig import sources
 from tfbig.choices import UNET_STRIDE
 from tfbig.cli.data import background
 from tfbig.cli.data.background import Masking
-from tfbig.cli.data.slide_folders import files_in, masks_of, say_unused_masks, without_masks
+from tfbig.cli.data.run_data import Opened
+from tfbig.cli.data.slide_folders import (
+    files_in,
+    masks_of,
+    say_unused_masks,
+    slide_file,
+    without_masks,
+)
 from tfbig.errors import SourceError
 from tfbig.sources.source import Pointwise
+from tfbig.sources.table import Row
 from tfbig.tissue.drawn import Outlined
 from tfbig.tissue.masks import BlockMeans
 from tfbig.tissue.outline_file import OutlineRule, is_outline_file
@@ -139,31 +147,20 @@ def mask_of(path: Path) -> Path | None:
     return masks_of([path], OF_MASKS).get(path)
 
 
-def open_all(
-    files: Iterable[tuple[str, Path | None, Path | None]],
-    masking: Masking | None = None,
-    outlines: OutlineRule | None = None,
-) -> tuple[list[LabelledSlide], list[tuple[str, str]]]:
-    """Open slides with their labels; slides that cannot be used are skipped.
+def opener(
+    masking: Masking | None = None, outlines: OutlineRule | None = None
+) -> Callable[[Row], LabelledSlide]:
+    """Return the function that opens the slide of a row with `path` and `mask`, which are None without a file.
 
     Args:
-        files: `(name, slide, mask)`; the slide is None if it is missing, the mask if labels are to be computed.
         masking: As in `open_slide`.
         outlines: As in `open_slide`.
-
-    Returns:
-        `(slides, failed)`; `failed` lists `(name, reason)`.
     """
-    slides: list[LabelledSlide] = []
-    failed: list[tuple[str, str]] = []
-    for name, path, mask in files:
-        try:
-            if path is None:
-                raise SourceError("no such slide. Check --slides.")
-            slides.append(open_slide(path, mask, masking, outlines))
-        except (SourceError, OSError, ValueError, MemoryError) as error:
-            failed.append((name, str(error)))
-    return slides, failed
+
+    def open_row(row: Row) -> LabelledSlide:
+        return open_slide(slide_file(row), row["mask"], masking, outlines)
+
+    return open_row
 
 
 def open_slides(
@@ -171,7 +168,7 @@ def open_slides(
     least: int = 1,
     masking: Masking | None = None,
     outlines: OutlineRule | None = None,
-) -> tuple[list[LabelledSlide], list[tuple[str, str]]]:
+) -> Opened:
     """Open every slide of a folder, sorted by name, with its labels; slides that cannot be used are skipped.
 
     The labels of a slide are those of `mask_of`, or if it has none computed from it.
@@ -182,24 +179,22 @@ def open_slides(
         masking: As in `open_slide`.
         outlines: As in `open_slide`.
 
-    Returns:
-        `(slides, failed)`; `failed` lists `(name, reason)`.
-
     Raises:
         SourceError: There are fewer usable slides than `least`.
     """
     files = without_masks(files_in(Path(folder), SUFFIXES))
     masks = masks_of(files, OF_MASKS)
     say_unused_masks(files, {*masks.values()}, OF_MASKS)
-    slides, failed = open_all(((f.name, f, masks.get(f)) for f in files), masking, outlines)
-    if len(slides) < least:
+    rows = [Row({"name": f.name, "path": f, "mask": masks.get(f)}, str(f)) for f in files]
+    found = Opened.of(rows, opener(masking, outlines), "name")
+    if len(found.items) < least:
         kept = ", the last of which, by name, is for validation" if least > 1 else ""
-        reason = f" {failed[0][1]}" if failed else ""
+        reason = f" {found.failed[0][1]}" if found.failed else ""
         raise SourceError(
-            f"{folder}: holds {counted(len(slides), 'slide')} ({', '.join(SUFFIXES)}); expected at least "
+            f"{folder}: holds {counted(len(found.items), 'slide')} ({', '.join(SUFFIXES)}); expected at least "
             f"{least}{kept}. Check --data.{reason}"
         )
-    return slides, failed
+    return found
 
 
 def draw(

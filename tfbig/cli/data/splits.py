@@ -4,80 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from tfbig import SourceError
+from tfbig.cli import machine
+from tfbig.cli.data.run_data import Data
 from tfbig.errors import one_line
 from tfbig.results import run_folder
-from tfbig.sources import Bag, Coords, Slide
 from tfbig.sources.names import whole_number
 from tfbig.sources.table import SPLITS, Cells, Table, cases_of
-
-Placed: TypeAlias = tuple[Callable[[], Slide], Coords]
-"""Function that opens the slide of a bag, and the tiles of the bag."""
-
-
-@dataclass(frozen=True)
-class Data:
-    """Bags or images of a run, by split.
-
-    Attributes:
-        train: Training set, with `labels`, and `failed`: `(name, reason)` of items that were skipped.
-        val: Validation set.
-        test: Test set.
-        classes: Names of the classes, or of several labels; empty for survival and numbers.
-        cases: Names of the cases, if labels number them.
-        table: Rows that say which slide is in which split, if known.
-        decided: Settings that the data decide, which are saved with the run.
-        placed_on: Function from a bag to a function that opens its slide, and its tiles; None for other bags.
-    """
-
-    train: Any
-    val: Any
-    test: Any
-    classes: tuple[str, ...]
-    cases: tuple[str, ...] = ()
-    table: tuple[dict[str, Any], ...] = ()
-    decided: Mapping[str, Any] = field(default_factory=dict)
-    placed_on: Callable[[Bag], Placed | None] = lambda bag: None
-
-    @classmethod
-    def of(cls, sets: Sequence[Any], classes: tuple[str, ...], **others: Any) -> Data:
-        """Return the data of a training, a validation and a test set."""
-        train, val, test = sets
-        return cls(train, val, test, classes, **others)
-
-    @classmethod
-    def opened(
-        cls,
-        open_split: Callable[[str], Any],
-        classes: tuple[str, ...],
-        test_only: bool,
-        **others: Any,
-    ) -> Data:
-        """Return the data of all splits, each opened by `open_split` from its name; in an evaluation of test alone."""
-        if test_only:
-            return cls.of([open_split("test")] * 3, classes, **others)
-        return cls.of([open_split(split) for split in SPLITS], classes, **others)
-
-    def mapped(self, change: Callable[[Any], Any]) -> Data:
-        """Return a copy with each set replaced by `change(set)`."""
-        sets = [getattr(self, split) for split in SPLITS]
-        changed = {id(part): change(part) for part in {id(s): s for s in sets}.values()}
-        return replace(
-            self,
-            **{split: changed[id(part)] for split, part in zip(SPLITS, sets, strict=True)},
-        )
-
-    @property
-    def failed(self) -> list[tuple[str, str]]:
-        """Return `(name, reason)` of every skipped item."""
-        return list(dict.fromkeys(f for split in SPLITS for f in getattr(self, split).failed))
 
 
 def with_classes(
@@ -152,14 +91,6 @@ def _warn_of_similar(names: Sequence[str], path: Path) -> None:
                 "classes",
                 file=sys.stderr,
             )
-
-
-def none_usable(items: str, split: str, failed: Sequence[tuple[str, str]]) -> SourceError:
-    """Return the error of a split of which nothing can be used."""
-    return SourceError(
-        f"none of the {items} in split '{split}' can be used ({len(failed)} of {len(failed)} failed). The first: "
-        f"{failed[0][1]} Correct it, or change the splits by --shares or a column split."
-    )
 
 
 def split_rows(
@@ -270,15 +201,13 @@ def cases_by_stratum(rows: Sequence[Cells]) -> list[list[str]]:
 
 def print_counts(
     data: Data,
-    items: str,
     describe: Callable[[Any], str],
     count: Callable[[Any], str] | None = None,
 ) -> None:
     """Print what `describe` and `count` say of every split; by default, `count` says the items of each class."""
-    for split in SPLITS if data.train is not data.test else ("test",):
-        part = getattr(data, split)
+    for split, part in data.sets.items():
         words = count(part) if count else _class_counts(part, data.classes)
-        number = len(part.labels)
+        number, items = len(part.labels), part.ITEMS
         noun = items.removesuffix("s") if number == 1 else items
         print(f"{split}: {number} {noun} {describe(part)} ({words})")
         if not count:
@@ -293,8 +222,8 @@ def _class_counts(part: Any, classes: Sequence[str]) -> str:
 
 
 def warn_of_missing(split: str, items: str, missing: Sequence[str], reason: str = "") -> None:
-    """Print to standard error which classes no item of a split has, and what follows; nothing if there is none."""
-    if not missing:
+    """Print to standard error which classes no item of a split has, and what follows; of several workers the first."""
+    if not missing or not machine.is_chief():
         return
     where, follows = f"in {split}", "which its metrics cannot judge"
     if split == "train":

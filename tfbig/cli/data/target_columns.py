@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from tfbig import SourceError
 from tfbig.cli.data import splits, splitting
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.settings.tasks import ImageSettings, MILSettings
 from tfbig.sources import number_text
 from tfbig.sources.table import Row, Table, case_of
@@ -47,12 +48,10 @@ class Labelled:
         """Number of classes; None if labels are no class numbers."""
         return len(self.classes) if self.columns.whole else None
 
-    def data(self, open_split: Callable[[str], Any], test_only: bool) -> splits.Data:
+    def data(self, open_split: Callable[[str], Any], test_only: bool) -> Data:
         """Return the data of all splits, or in an evaluation of the test set alone."""
         decided = {} if self.count is None else {"num_classes": self.count}
-        return splits.Data.opened(
-            open_split, self.classes, test_only, cases=self.cases, decided=decided
-        )
+        return Data.opened(open_split, self.classes, test_only, cases=self.cases, decided=decided)
 
 
 class TargetColumns(ABC):

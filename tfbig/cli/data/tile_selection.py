@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tfbig.choices import TISSUE_METHODS
 from tfbig.cli import messages
-from tfbig.errors import SourceError
+from tfbig.cli.paths import FlagError
 from tfbig.sources import Coords, Slide
 from tfbig.tissue import tiling
 from tfbig.tissue.masks import Tissue, find_tissue
@@ -54,7 +54,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         if self.overlap >= self.size:
-            raise SourceError(f"--overlap {self.overlap}: expected less than --tile {self.size}.")
+            raise FlagError(f"--overlap {self.overlap}: expected less than --tile {self.size}.")
 
     def find(self, slide: Slide, step: float) -> Coords:
         """Find the tiles of a slide, and print a warning if its tissue is uncertain.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -13,14 +13,15 @@ import numpy.typing as npt
 
 from tfbig import sources
 from tfbig.cli import paths
-from tfbig.cli.data import nnunet, prepared_volumes, splitting
+from tfbig.cli.data import nnunet, prepared_volumes, run_data, splitting
 from tfbig.cli.data.prepared_volumes import KnownLabels, Preparation
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.settings.choices import STORED
 from tfbig.cli.settings.volume_segmentation_settings import VolumeSegmentationSettings
 from tfbig.errors import SourceError
 from tfbig.sources import Volume
 from tfbig.sources.names import title_of
-from tfbig.sources.table import SPLITS, Row, Table
+from tfbig.sources.table import Row, Table
 from tfbig.sources.volumes.opening import files_of
 from tfbig.sources.volumes.views import PaddedVolume, check_same_grid
 from tfbig.system import output_folder
@@ -73,85 +74,40 @@ class LabelledVolume:
         return tuple(kept[label][0] for label in sorted(kept))
 
 
-@dataclass(frozen=True)
-class VolumeSplits:
-    """Volumes of a run.
-
-    Attributes:
-        train: Volumes to train on; none in an evaluation.
-        val: Volumes for validation; none in an evaluation.
-        test: Volumes to test on, or none.
-        classes: Names of the labels 0, 1, ...
-        channels: Number of channels.
-        preparation: How the network reads volumes.
-        failed: `(name, reason)` of volumes that were skipped.
-        table: Rows that say which volume is in which split.
-        decided: Settings that the data decide.
-    """
-
-    train: tuple[LabelledVolume, ...]
-    val: tuple[LabelledVolume, ...]
-    test: tuple[LabelledVolume, ...]
-    classes: tuple[str, ...]
-    channels: int
-    preparation: Preparation
-    failed: tuple[tuple[str, str], ...] = ()
-    table: tuple[dict[str, Any], ...] = ()
-    decided: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def unseen(self) -> tuple[LabelledVolume, ...]:
-        """Return the volumes of the results: those to test on, or if there are none, those for validation."""
-        return self.test or self.val
-
-
-def load(settings: VolumeSegmentationSettings, stride: tuple[int, int, int]) -> VolumeSplits:
+def load(settings: VolumeSegmentationSettings) -> Data:
     """Return the volumes of `--data` by split; in an evaluation those for testing alone.
+
+    The orientation is that of the first training volume, if no flag sets it. In training and for the results, volumes
+    are read as `prepared_volumes.of_config` says for the settings with what the data decide.
 
     Args:
         settings: Settings of the run.
-        stride: Total stride of the network.
 
     Raises:
-        FlagError: There is no `--data`, or no names of the classes.
+        FlagError: There is no `--data`, no names of the classes, or flags are wrong.
         SourceError: The data set is wrong, or a split has no volume that can be used.
     """
     if settings.data is None:
         raise paths.FlagError(
             f"--data FOLDER is missing: a data set of nnU-Net with {nnunet.FILE}, or a folder with a table {TABLE}."
         )
-    folder = Path(settings.data)
-    table, classes = _table(folder, settings)
+    window = settings.intensity_window
+    if window is not None and not window[0] < window[1]:
+        raise paths.FlagError(
+            f"--intensity-window {window[0]:g} {window[1]:g}: the first number must be below the second."
+        )
+    table, classes = _table(Path(settings.data), settings)
     if settings.confine:
         volumes = (path for row in table.rows for path in (*row["images"], row["labels"]))
         table.check_inside(file for volume in volumes for file in files_of(volume))
     table = table.with_rows(row | {"stratum": 0, "case_id": row["name"]} for row in table.rows)
     table = splitting.with_splits(table, settings)
-    wanted: Sequence[str] = (table.tested,) if settings.test_only else SPLITS
-    preparation = _preparation(settings, table.rows, stride)
-    opened: dict[str, tuple[LabelledVolume, ...]] = dict.fromkeys(SPLITS, ())
-    failed: list[tuple[str, str]] = []
-    channels = None
-    for split in wanted:
-        chosen = table.of_split(split, "volumes", may_be_empty=True)
-        found, skipped = _opened(chosen, preparation, len(classes), channels)
-        opened[split], failed = found, failed + skipped
-        if not found and split != "test":
-            reason = skipped[0][1] if skipped else "Add some, or correct the column split."
-            raise SourceError(f"{folder}: no volume of split '{split}' can be used. {reason}")
-        channels = found[0].image.shape[3] if found else channels
-    if settings.test_only:
-        opened = {"train": (), "val": (), "test": opened[wanted[0]]}
-    saved = tuple(_saved(row) for row in table.rows if row["split"] in wanted)
-    return VolumeSplits(
-        **opened,
-        classes=classes,
-        channels=channels or 1,
-        preparation=preparation,
-        failed=tuple(failed),
-        table=saved,
-        decided={"class_names": classes, "orientation": preparation.orientation},
-    )
+    orientation = settings.orientation or _orientation(table.rows) or STORED
+    decided = {"class_names": classes, "orientation": orientation}
+    open_row = _opener(prepared_volumes.of_config(vars(settings) | decided), len(classes))
+    sets = run_data.open_all(table, open_row, settings, "name", "volumes")
+    rows = run_data.rows_of_run(table, bool(settings.test_only))
+    return Data.of(sets, classes, table=tuple(map(_saved, rows)), decided=decided)
 
 
 def _table(folder: Path, settings: VolumeSegmentationSettings) -> tuple[Table, tuple[str, ...]]:
@@ -190,24 +146,6 @@ def _with_files(table: Table) -> Table:
     return table.with_rows(placed)
 
 
-def _preparation(
-    settings: VolumeSegmentationSettings, rows: Sequence[Row], stride: tuple[int, int, int]
-) -> Preparation:
-    """Return how the network reads volumes: in the orientation of the first training volume, if no flag sets it."""
-    orientation = settings.orientation or _orientation(rows)
-    spacing, window = settings.spacing, settings.intensity_window
-    if window is not None and not window[0] < window[1]:
-        raise paths.FlagError(
-            f"--intensity-window {window[0]:g} {window[1]:g}: the first number must be below the second."
-        )
-    return Preparation(
-        orientation or STORED,
-        None if spacing is None else (spacing[0], spacing[1], spacing[2]),
-        None if window is None else (window[0], window[1]),
-        stride,
-    )
-
-
 def _orientation(rows: Sequence[Row]) -> str | None:
     """Find the orientation of the first training volume that can be opened; if none can, of any."""
     for row in sorted(rows, key=lambda row: row["split"] != "train"):
@@ -221,23 +159,18 @@ def _orientation(rows: Sequence[Row]) -> str | None:
     return None
 
 
-def _opened(
-    rows: Sequence[Row], preparation: Preparation, classes: int, channels: int | None
-) -> tuple[tuple[LabelledVolume, ...], list[tuple[str, str]]]:
-    """Open volumes with some number of channels, else that of the first; others are returned with the reason."""
-    volumes: list[LabelledVolume] = []
-    failed: list[tuple[str, str]] = []
-    for row in rows:
-        try:
-            _check_files(row)
-            volume = open_case(row["name"], row["images"], row["labels"], preparation, classes)
-            channels = channels or volume.image.shape[3]
-            _check_channels(volume, channels)
-        except (SourceError, OSError) as error:
-            failed.append((str(row["name"]), str(error)))
-        else:
-            volumes.append(volume)
-    return tuple(volumes), failed
+def _opener(preparation: Preparation, classes: int) -> Callable[[Row], LabelledVolume]:
+    """Return the function that opens a row, and checks that it has as many channels as the first."""
+    first: list[LabelledVolume] = []
+
+    def open_row(row: Row) -> LabelledVolume:
+        _check_files(row)
+        volume = open_case(row["name"], row["images"], row["labels"], preparation, classes)
+        first.append(volume)
+        _check_channels(volume, first[0].image.shape[3])
+        return volume
+
+    return open_row
 
 
 def _check_files(row: Row) -> None:

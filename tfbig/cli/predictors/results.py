@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tfbig import SourceError, sources
 from tfbig.cli import load_model, slide_batch
 from tfbig.cli.data import background, tile_coords
+from tfbig.cli.paths import FlagError
 from tfbig.cli.settings import training
 from tfbig.cli.settings.choices import INPUT_CHANNELS
 from tfbig.cli.settings.series import members
@@ -105,7 +106,7 @@ def classes_of(
     """
     classes = settings.class_names or tuple(names or map(str, range(count)))
     if len(classes) != count:
-        raise SourceError(
+        raise FlagError(
             f"--class-names: {len(classes)} names; expected {count}, one for each class of the network."
         )
     return classes
@@ -124,7 +125,7 @@ def target_of(settings: PredictSettings, num_outputs: int, config: Config) -> Ta
     """
     if config.get("target") in ("survival", "regression"):
         if settings.class_names:
-            raise SourceError(
+            raise FlagError(
                 f"--class-names: {settings.model} predicts --target {config['target']} and has no classes. Leave it "
                 "out."
             )

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 import tfbig
-from tfbig import SourceError
 from tfbig.cli import machine, scene_blocks, slide_batch
 from tfbig.cli.data import background
 from tfbig.cli.identity import of_model
 from tfbig.cli.input_kinds import SCENES
+from tfbig.cli.paths import FlagError
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.predictor import Predictor
 from tfbig.cli.predictors.results import Config
@@ -44,7 +44,7 @@ class Scenes(Predictor):
         self.config = config
         for name in background.FLAGS:
             if getattr(settings, name) is not None:
-                raise SourceError(f"--{name.replace('_', '-')}: {_OF_SLIDES}")
+                raise FlagError(f"--{name.replace('_', '-')}: {_OF_SLIDES}")
         slide_batch.refuse_resolution(settings, "scenes are read at the size of their pixels.")
         self.skips = (settings.background or config.get("background")) == "skip"
         self.bands, channels = plain.inputs[0].shape[-1], plain.outputs[0].shape[-1]

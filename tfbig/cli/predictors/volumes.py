@@ -20,9 +20,7 @@ from tfbig.cli.input_kinds import VOLUMES
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.predictor import Predictor
 from tfbig.cli.predictors.results import Config
-from tfbig.cli.settings.choices import STORED
 from tfbig.cli.settings.slide_settings import PredictSettings
-from tfbig.cli.settings.value_types import box_size
 from tfbig.results import volume_figures, volume_montage
 from tfbig.sources import Volume
 from tfbig.system import progress
@@ -114,15 +112,8 @@ def preparation_of(config: Mapping[str, Any], settings: PredictSettings) -> Prep
     if config.get("task") != "volume-segmentation":
         side = settings.pad_to or STRIDE
         return Preparation(stride=(side, side, side))
-    count = len(config["stage_filters"]) - 1
-    strides = [box_size(stride) for stride in config["strides"] or ["2x2x2"] * count]
-    spacing, window = config["spacing"], config["intensity_window"]
-    return Preparation(
-        settings.orientation or config["orientation"] or STORED,
-        None if spacing is None else (spacing[0], spacing[1], spacing[2]),
-        None if window is None else (window[0], window[1]),
-        prepared_volumes.total_stride(strides),
-    )
+    orientation = settings.orientation or config["orientation"]
+    return prepared_volumes.of_config({**config, "orientation": orientation})
 
 
 def _counts(mask: Volume, classes: int) -> npt.NDArray[np.int64]:

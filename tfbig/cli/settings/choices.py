@@ -15,8 +15,6 @@ AGGREGATORS = (
 AUGMENTATIONS = ("slide",)
 SLIDE_AUGMENTATIONS = ("none", "brightness")
 BACKGROUNDS = ("skip", "compute")
-BAGS = ("folder", "slides", "features")
-IMAGES = ("folder", "pictures", "slides")
 INPUT_CHANNELS = {"rgb": 3, "gray": 1, "inverted-gray": 1}
 """Inputs of `tfbig predict`, and the channels of each."""
 BANDS = "bands"

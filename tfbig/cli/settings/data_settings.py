@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfbig.cli.settings import choices
+from tfbig.cli.settings import choices, data_kinds
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.flag import DECIDES_RESULT, ENVIRONMENT, GIVEN, flag
 from tfbig.cli.settings.reader_settings import ReaderSettings
@@ -27,10 +27,8 @@ class DrawnSplits:
         type=types.split_share,
         metavar=("TRAIN", "VAL", "TEST"),
         help="shares of the splits, if neither the table nor another flag splits it",
-        only_if={
-            "bags": ("slides", "features", "folder"),
-            "images": ("slides", "folder", "pictures"),
-        },
+        only_if={name: tuple(kinds) for name, kinds in data_kinds.KINDS.items()},
+        trains=True,
     )
     confine: bool = flag(
         False,
@@ -75,23 +73,27 @@ class SplitSettings(DrawnSplits):
         path=True,
         metavar="FILE",
         help="splits_0.csv in the format of CLAM: columns train, val, test",
+        trains=True,
     )
     folds: int | None = flag(
         type=types.count,
         help="number of folds of cross-validation, by case and stratified by label; trains a run for each, in the "
         "folders fold-0, fold-1, ... of --out, and writes the mean and a confidence interval of each metric; the next "
         "fold is for validation (default: no folds)",
+        trains=True,
     )
     fold: int | None = flag(
         type=types.count_from_zero,
         help="train only the run that tests this fold, from 0 (default: one for each fold)",
         only_if={"folds": GIVEN},
+        trains=True,
     )
     group: str | None = flag(
         metavar="COLUMN",
         help="column of the table whose rows with one value are in one fold of --folds, such as the site or the "
         "scanner of a slide (default: folds by case)",
         only_if={"folds": GIVEN},
+        trains=True,
     )
     eval_split: str = flag(
         "test",
@@ -133,6 +135,7 @@ class CohortSettings(SplitSettings, ReaderSettings):
         type=types.share,
         metavar="SIGMA",
         help="random stains of training images (HED jitter), the same for a slide or bag; published: 0.05",
+        trains=True,
     )
 
 
@@ -144,11 +147,8 @@ class BagKindSettings:
 
     bags: str = flag(
         "folder",
-        choices=choices.BAGS,
-        help="what the bags are made of. folder: --data/bags.csv with columns bag, label, and split or patient, see "
-        "--shares; slides: tiles of slides, --data is a table with columns case_id, slide_id, label, or a folder of "
-        "slides for each class; features: features of slides in files, see --features, with the same table, and no "
-        "--encoder (default: what --data contains)",
+        choices=data_kinds.choices_of("bags"),
+        help="what the bags are made of (default: what --data contains)",
     )
     data: str | None = flag(
         exists="folder",
@@ -222,20 +222,27 @@ class InstanceSettings:
         False,
         help="fill up training bags smaller than --sample with white tiles",
         only_if={"sample": GIVEN},
+        trains=True,
     )
     augment: bool = flag(
         False,
         help="random blur, colours, flips and rotations, the same for a whole bag",
+        trains=True,
     )
     augment_each: bool = flag(
-        False, help="the same, but different for each instance; instead of --augment"
+        False,
+        help="the same, but different for each instance; instead of --augment",
+        trains=True,
     )
     sample: float | None = flag(
         type=types.positive,
         help="instances drawn from a training bag, or a share below 1 (default: all)",
+        trains=True,
     )
     val_sample: float | None = flag(
-        type=types.positive, help="instances drawn from a validation bag (default: all)"
+        type=types.positive,
+        help="instances drawn from a validation bag (default: all)",
+        trains=True,
     )
 
 
@@ -265,12 +272,8 @@ class ImageKindSettings:
 
     images: str = flag(
         "folder",
-        choices=choices.IMAGES,
-        help="what the images are. folder: --data/images.csv with columns image, label, and split (train, val, test) "
-        "or patient, by which images are split, see --shares; pictures: --data/CLASS/*, split by --shares, or "
-        "--data/train/CLASS/* and the same in val, test or both (if only one, it is for testing, and a tenth of train "
-        "is for validation); slides: whole slides, --data is a table with columns case_id, slide_id, label (default: "
-        "what --data contains)",
+        choices=data_kinds.choices_of("images"),
+        help="what the images are (default: what --data contains)",
     )
     data: str | None = flag(
         exists="folder",
@@ -307,6 +310,7 @@ class ImageFileSettings:
         choices=choices.AUGMENTATIONS,
         help="augmentation of training images. slide: random blur, colours, flips and rotations, the same for a whole "
         "image, drawn again in every epoch and applied while reading (default: none)",
+        trains=True,
     )
 
 

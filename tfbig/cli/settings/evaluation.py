@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tfbig.choices import CONFIG
 from tfbig.cli import paths
-from tfbig.cli.settings import help_text, parser, training, yaml_flags
-from tfbig.cli.settings.flag import Flag, flags_of, with_dashes
+from tfbig.cli.settings import help_text, merge, parser, training, yaml_flags
+from tfbig.cli.settings.flag import Flag, flags_of, saved_value
 from tfbig.cli.settings.merge import Layer
 from tfbig.cli.settings.series import members
 from tfbig.cli.settings.tasks import TrainSettings
@@ -30,9 +30,7 @@ EXAMPLE = "Example: tfbig evaluate runs/mine --data other/slides.csv --slides OT
 RUN = Flag("run", None, "str", "", help=ABOUT_RUN, positional=True, metavar="RUN")
 DATA_SETTINGS = ("slides", "coords", "splits", "folds", "fold", "group")
 """Settings that belong to the data of the run, not to another --data."""
-SPLIT_FLAGS = ("splits", "folds", "fold", "group")
-SECTIONS = ("network", "optimisation", "patches")
-"""Sections of flags that are only for training."""
+SPLITS_OF_TABLE = "Choose test slides with a column split in the table."
 
 
 def parse(argv: Sequence[str], about: str) -> TrainSettings:
@@ -43,8 +41,8 @@ def parse(argv: Sequence[str], about: str) -> TrainSettings:
         about: What the command does, for its help.
 
     Raises:
-        FlagError: There is no such folder, or a flag is wrong.
-        SourceError: `RUN` is not a run folder, or a flag is only for training.
+        FlagError: There is no such folder, or a flag is wrong, or only for training.
+        SourceError: `RUN` is not a run folder.
     """
     run = "" if not argv or argv[0].startswith("-") else argv[0]
     if not run and parser.asks_for_help(argv):
@@ -61,7 +59,7 @@ def parse(argv: Sequence[str], about: str) -> TrainSettings:
         print(page(argv, about, task))
         raise SystemExit(0)
     given = training.read(argv[1:], task, PROG)
-    _check_flags(given)
+    _check_flags(given, saved, task)
     config = given.values.get("config") or []
     recipe = [yaml_flags.layer_of(file) for file in config]
     evaluated = {
@@ -77,7 +75,7 @@ def page(argv: Sequence[str], about: str, task: str) -> str:
     flags = {
         name: flag
         for name, flag in flags_of(TASKS[task].settings_class()).items()
-        if flag.section not in SECTIONS and name not in (*SPLIT_FLAGS, "task", "test_only")
+        if not flag.trains and name not in ("task", "test_only")
     }
     values = {name: parser.given(argv, name) for name in flags}
     values = {name: value for name, value in values.items() if value is not None}
@@ -114,14 +112,18 @@ def _without_replaced(saved: Layer, given: Layer) -> Layer:
     return Layer(kept, saved.file, is_run=True)
 
 
-def _check_flags(given: Layer) -> None:
-    """Check that no flag is about splits.
+def _check_flags(given: Layer, saved: Layer, task: str) -> None:
+    """Check that no flag is only for training, but one that repeats what the run was trained with.
 
     Raises:
-        SourceError: One is.
+        FlagError: One is.
     """
-    for name in SPLIT_FLAGS:
-        if name in given.values:
-            raise SourceError(
-                f"{with_dashes(name)}: is only for training. Choose test slides with a column split in the table."
-            )
+    flags = flags_of(TASKS[task].settings_class())
+    for name, raw in given.values.items():
+        flag = flags[name]
+        if not flag.trains:
+            continue
+        value = saved_value(flag, merge.value_of(flag, raw, flag.shown))
+        if value != saved.values.get(name, saved_value(flag, flag.default)):
+            advice = SPLITS_OF_TABLE if name in DATA_SETTINGS else "Leave it out."
+            raise paths.FlagError(f"{flag.shown}: is only for training. {advice}")

@@ -40,6 +40,8 @@ ENVIRONMENT = Kind(saved=True, changeable=True, decides=False)
 THIS_START = Kind(saved=False, changeable=True, decides=False)
 """Of flags that hold for one start of the program."""
 
+TRAINING = ("network", "optimisation", "patches")
+"""Sections of flags that are for training: an evaluation has the network of its run."""
 REQUIRED: Any = MISSING
 """Default of a flag that must be given."""
 
@@ -76,6 +78,7 @@ class Flag:
         metavar: What the help calls the value, or each of several.
         only_if: The flag applies only with these values of others.
         was: Former names, which files may hold.
+        trains: Whether it plays a part in training only, so that an evaluation has no such flag.
     """
 
     name: str
@@ -95,6 +98,7 @@ class Flag:
     metavar: str | tuple[str, ...] | None = None
     only_if: Conditions = field(default_factory=dict)
     was: tuple[str, ...] = ()
+    trains: bool = False
 
     @property
     def is_switch(self) -> bool:
@@ -130,7 +134,7 @@ def flags_of(settings: type) -> Mapping[str, Flag]:
     """Return the flags of a settings class by name, in the order of the help: those of the base classes first.
 
     The section of a flag, if it says none, and the condition `ONLY_IF` of all flags of a class are those of the class
-    that first declares the flag.
+    that first declares the flag. Flags of some sections are for training, unless they say otherwise.
     """
     flags = {}
     for name in _names(settings):
@@ -143,6 +147,7 @@ def flags_of(settings: type) -> Mapping[str, Flag]:
         declared.setdefault(
             "section", getattr(first, "SECTION", "") or getattr(settings, "SECTION", "")
         )
+        declared.setdefault("trains", declared["section"] in TRAINING)
         flags[name] = Flag(name, whole.default, str(whole.type), **declared)
     return flags
 

@@ -10,7 +10,7 @@ from tfbig.cli.settings.channel_settings import ChannelSettings
 from tfbig.cli.settings.data_settings import DrawnSplits
 from tfbig.cli.settings.flag import ENVIRONMENT, flag
 from tfbig.cli.settings.run_settings import (
-    UNIFIED,
+    MASK_MODES,
     MachineSettings,
     RunSettings,
     TaskSettings,
@@ -38,12 +38,14 @@ class InstanceNetwork:
         0.5,
         type=types.share,
         help="probability of foreground above which a pixel is part of an instance",
+        trains=False,
     )
     marker_threshold: float = flag(
         0.5,
         type=types.share,
         help="distance from the border of an instance, as a share of the largest one, above which a pixel is part of "
         "its marker: an instance grows from each marker",
+        trains=False,
     )
 
 
@@ -63,14 +65,7 @@ class InstanceSettings(
     EXAMPLE = "--task instances --data nuclei --out runs/nuclei"
 
     task: str = "instances"
-    mode: str = flag(
-        "offload",
-        choices={
-            "offload": "strip by strip where an image needs it, images stored in host memory or on disk",
-            "device": "plain Keras, same data and seed",
-            "unified": UNIFIED,
-        },
-    )
+    mode: str = flag("offload", choices=MASK_MODES)
     data: str | None = flag(
         exists="folder",
         kind=ENVIRONMENT,
@@ -84,6 +79,7 @@ class InstanceSettings(
         type=types.count,
         help="number of crops of an epoch, from each training image in turn, at random places (default: one of each "
         "image, or as many as cover all images)",
+        trains=True,
     )
     crop: str = flag(
         "256x256",
@@ -96,6 +92,7 @@ class InstanceSettings(
         choices=choices.CROP_AUGMENTATIONS,
         help="augmentation of crops. flips: of rows and columns, and quarter turns of square crops; intensities: that, "
         "and brighter, darker, more or less contrast of each channel",
+        trains=True,
     )
     epochs: int = 50
     batch_size: int = flag(4, help="crops of a step")

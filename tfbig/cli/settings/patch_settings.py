@@ -45,4 +45,5 @@ class PatchSettings:
     patches_at_once: int | None = flag(
         type=types.count,
         help="patches that the encoder processes at once, over all images of a step (default: all)",
+        trains=False,
     )

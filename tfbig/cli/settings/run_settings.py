@@ -10,6 +10,12 @@ from tfbig.tasks import DEFAULT, TASKS
 
 UNIFIED = "as device, with memory shared by host and accelerator"
 """What `--mode unified` is."""
+MASK_MODES = {
+    "offload": "strip by strip, images stored in host memory or on disk",
+    "device": "plain Keras on whole crops or images, same data and seed",
+    "unified": UNIFIED,
+}
+"""Modes of the tasks with an output for every pixel."""
 EXACT_MODES = ("device", "unified", "offload")
 """Modes with the same results; a run may change from one to another."""
 
@@ -158,6 +164,7 @@ class RunSettings:
         type=types.positive,
         metavar="MINUTES",
         help="minutes between checkpoints; one is also written after every epoch, Ctrl-C, SIGTERM and error",
+        trains=True,
     )
     config: str | None = flag(
         kind=THIS_START,
@@ -182,4 +189,5 @@ class RunSettings:
         False,
         kind=ENVIRONMENT,
         help="write the history for TensorBoard (pip install 'tfbig[log]')",
+        trains=True,
     )

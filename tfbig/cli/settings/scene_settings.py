@@ -9,7 +9,7 @@ from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.data_settings import DrawnSplits
 from tfbig.cli.settings.flag import ENVIRONMENT, flag
 from tfbig.cli.settings.run_settings import (
-    UNIFIED,
+    MASK_MODES,
     MachineSettings,
     RunSettings,
     TaskSettings,
@@ -44,14 +44,7 @@ class SceneSettings(
     EXAMPLE = "--task scenes --data scenes.csv --label-column class --out runs/mine"
 
     task: str = "scenes"
-    mode: str = flag(
-        "offload",
-        choices={
-            "offload": "strip by strip, images stored in host memory or on disk",
-            "device": "plain Keras on whole crops, same data and seed",
-            "unified": UNIFIED,
-        },
-    )
+    mode: str = flag("offload", choices=MASK_MODES)
     data: str | None = flag(
         exists="file",
         kind=ENVIRONMENT,
@@ -110,6 +103,7 @@ class SceneSettings(
         type=types.count,
         help="number of crops of the training scenes in an epoch, at random places that are drawn again in every "
         "epoch; and most crops of the validation scenes, always the same",
+        trains=True,
     )
     crop: str = flag(
         "512x512",

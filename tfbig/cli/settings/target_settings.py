@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from tfbig.cli import paths
-from tfbig.cli.settings import choices
+from tfbig.cli.settings import choices, data_kinds
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.flag import flag
 
@@ -75,8 +75,6 @@ DECIDED = ("time_cuts", "value_scale", "class_names")
 """Settings that the training set decides, which a prediction takes from the run."""
 _BY_CLASS = ("clam_sb", "clam_mb", "dsmil", "dtfd")
 """Models with a loss of classes beside that of the bag."""
-_TABLES = ("folder", "slides")
-"""Images that have a table, in which a target other than a class can be; all bags have one."""
 
 
 def check(settings: Any) -> None:
@@ -110,10 +108,11 @@ def check(settings: Any) -> None:
 def _check_items(settings: Any, target: str) -> None:
     """Check that bags or images, and what is done with them, do not need classes."""
     bags = settings.task == "mil"
-    if not bags and settings.images not in _TABLES:
+    tables = [name for name, each in data_kinds.KINDS["images"].items() if each.is_table]
+    if not bags and settings.images not in tables:
         raise paths.FlagError(
             f"--images {settings.images}: are of known classes, but {target} needs a table. Use --images "
-            f"{' or '.join(_TABLES)}."
+            f"{' or '.join(tables)}."
         )
     if bags and settings.model in _BY_CLASS:
         raise paths.FlagError(

@@ -26,6 +26,7 @@ from tfbig.cli.settings.instance_settings import InstanceSettings
 from tfbig.cli.settings.patch_settings import PatchSettings
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
 from tfbig.cli.settings.run_settings import (
+    MASK_MODES,
     UNIFIED,
     MachineSettings,
     RunSettings,
@@ -57,14 +58,7 @@ class SegmentationSettings(
     EXAMPLE = "--mode offload --data my_slides --crop 16000x64000 --device-memory 1GB --epochs 20 --out runs/mine"
 
     task: str = "segmentation"
-    mode: str = flag(
-        "offload",
-        choices={
-            "offload": "strip by strip, images stored in host memory or on disk",
-            "device": "plain Keras on whole crops, same data and seed",
-            "unified": UNIFIED,
-        },
-    )
+    mode: str = flag("offload", choices=MASK_MODES)
     data: str | None = flag(
         exists="folder",
         kind=ENVIRONMENT,
@@ -87,6 +81,7 @@ class SegmentationSettings(
         help="number of crops of the training slides in an epoch, from each slide in turn, at random places that are "
         "drawn again in every epoch",
         only_if={"crop": Unless((choices.WHOLE,))},
+        trains=True,
     )
     crop: str = flag(
         "1024x1024",
@@ -100,6 +95,7 @@ class SegmentationSettings(
         choices=choices.SLIDE_AUGMENTATIONS,
         help="augmentation of training images. brightness: up to 10 gray levels, drawn again in every epoch; labels "
         "that are computed from the slide are computed again",
+        trains=True,
     )
     epochs: int = 3
     batch_size: int = flag(1, help="crops of a step")
@@ -208,6 +204,7 @@ class MILNetwork:
         kind=ENVIRONMENT,
         type=types.count,
         help="largest number of instances of a slice; --mode accumulate and frozen only",
+        trains=False,
     )
 
 
@@ -338,7 +335,7 @@ class ImageSettings(
         },
     )
     epochs: int = 8
-    batch_size: int = flag(16, help="images of a step, all of the same size")
+    batch_size: int = flag(16, help="images of a step, all of the same size", trains=False)
 
 
 TrainSettings: TypeAlias = (

@@ -9,7 +9,7 @@ from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.data_settings import DrawnSplits
 from tfbig.cli.settings.flag import ENVIRONMENT, Unless, flag
 from tfbig.cli.settings.run_settings import (
-    UNIFIED,
+    MASK_MODES,
     MachineSettings,
     RunSettings,
     TaskSettings,
@@ -92,14 +92,7 @@ class VolumeSegmentationSettings(
     )
 
     task: str = "volume-segmentation"
-    mode: str = flag(
-        "offload",
-        choices={
-            "offload": "strip by strip along the longest axis, images stored in host memory or on disk",
-            "device": "plain Keras on whole crops or volumes, same data and seed",
-            "unified": UNIFIED,
-        },
-    )
+    mode: str = flag("offload", choices=MASK_MODES)
     data: str | None = flag(
         exists="folder",
         kind=ENVIRONMENT,
@@ -120,6 +113,7 @@ class VolumeSegmentationSettings(
         help="number of crops of the training volumes in an epoch, from each volume in turn, at random places that "
         "are drawn again in every epoch",
         only_if={"crop": Unless((choices.WHOLE,))},
+        trains=True,
     )
     crop: str = flag(
         "96x96x96",
@@ -133,12 +127,14 @@ class VolumeSegmentationSettings(
         type=types.share,
         help="share of the crops that are centred at a voxel of a class but the background",
         only_if={"crop": Unless((choices.WHOLE,))},
+        trains=True,
     )
     augment: str = flag(
         "mirror",
         choices=choices.VOLUME_AUGMENTATIONS,
         help="augmentation of training volumes. mirror: reversed along each axis in half of the cases, drawn again "
         "in every epoch",
+        trains=True,
     )
     epochs: int = 20
     batch_size: int = flag(1, help="crops of a step")

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 import tfbig
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.tasks import class_scores
 from tfbig.cli.tasks.target import Numbers, Part, Predict, Row, Target
 from tfbig.results import classification, figures

@@ -18,12 +18,11 @@ import numpy as np
 import tfbig
 from tfbig.cli import failure_log, machine
 from tfbig.cli.data import background, dense_items, splits
-from tfbig.cli.data.dense_items import Items
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.tasks import fitting, run_results
-from tfbig.cli.tasks.task import D, History, Models, Plans, Task
+from tfbig.cli.tasks.task import History, Models, Plans, Task
 from tfbig.data.worker_shards import Shard
 from tfbig.results import run_folder
-from tfbig.sources.table import SPLITS
 from tfbig.tasks import TASKS
 from tfbig.training import Epochs
 
@@ -39,7 +38,7 @@ class Judged(NamedTuple):
     counts: Any = None
 
 
-class DenseTask(Task[S, D]):
+class DenseTask(Task[S]):
     """A task with an output for every pixel.
 
     Methods take the settings of the run, with what the data decide, and its data, and hold neither.
@@ -57,15 +56,15 @@ class DenseTask(Task[S, D]):
     means: ClassVar[Sequence[str]] = ()
 
     @abstractmethod
-    def opened(self, settings: S) -> D:
+    def opened(self, settings: S) -> Data:
         """Return the data of the run, and print what they are."""
 
-    def classes(self, settings: S, data: D) -> Sequence[str]:
+    def classes(self, settings: S, data: Data) -> Sequence[str]:
         """Return the names of the classes of the labels; none where `opened` says which of them are missing."""
         return ()
 
     @abstractmethod
-    def network(self, settings: S, data: D) -> keras.Model:
+    def network(self, settings: S, data: Data) -> keras.Model:
         """Return a new network."""
 
     @abstractmethod
@@ -73,7 +72,7 @@ class DenseTask(Task[S, D]):
         """A new loss."""
 
     @abstractmethod
-    def metrics(self, settings: S, data: D) -> list[keras.metrics.Metric]:
+    def metrics(self, settings: S, data: Data) -> list[keras.metrics.Metric]:
         """Return new metrics of training and validation."""
 
     @abstractmethod
@@ -81,28 +80,24 @@ class DenseTask(Task[S, D]):
         """The size of a crop, or None for whole images."""
 
     @abstractmethod
-    def training(self, settings: S, data: D) -> Epochs:
+    def training(self, settings: S, data: Data) -> Epochs:
         """Return the epochs of crops or whole images to train on."""
 
     @abstractmethod
     def judge(
-        self, models: Models, settings: S, data: D, item: Any, folder: Path, draws: bool
+        self, models: Models, settings: S, data: Data, item: Any, folder: Path, draws: bool
     ) -> Judged:
         """Predict a whole image, compare the prediction with the labels and draw both."""
 
-    def items(self, data: D) -> Items:
-        """Return the images of the run."""
-        return Items(data.train, data.val, data.unseen, data.test)  # type: ignore[attr-defined]
-
-    def padded(self, settings: S, data: D, item: Any) -> Any:
+    def padded(self, settings: S, data: Data, item: Any) -> Any:
         """Return a whole image as the network reads it, with rows and columns that its strides divide."""
         return item
 
-    def validated(self, settings: S, data: D) -> Sequence[Any]:
+    def validated(self, settings: S, data: Data) -> Sequence[Any]:
         """Return what an epoch is validated on: whole images."""
-        return [self.padded(settings, data, item) for item in self.items(data).val]
+        return [self.padded(settings, data, item) for item in data.val.items]
 
-    def largest_validated(self, settings: S, data: D) -> Any:
+    def largest_validated(self, settings: S, data: Data) -> Any:
         """Return the image, or the shape of a batch, of the largest step of validation."""
         return _largest(self.validated(settings, data))
 
@@ -118,25 +113,26 @@ class DenseTask(Task[S, D]):
         """The text by which a resumed run recognises an image, wherever it is stored."""
         return f"{item.name} {item.image.shape}"
 
-    def count(self, settings: S, data: D) -> int:
+    def count(self, settings: S, data: Data) -> int:
         """Return the number of crops or whole images of an epoch."""
-        return int(settings.crops) if self.crop(settings) else len(self.items(data).train)
+        return int(settings.crops) if self.crop(settings) else len(data.train.items)
 
-    def steps(self, settings: S, data: D) -> int:
+    def steps(self, settings: S, data: Data) -> int:
         """Return the number of batches of an epoch; the last may be smaller."""
         return -(-self.count(settings, data) // int(settings.batch_size))
 
-    def load(self, settings: S) -> D:
-        """Return the data of the run, and warn of classes that a split does not have."""
+    def load(self, settings: S) -> Data:
+        """Return the data of the run, and warn of classes that a split does not have, on one worker of several."""
         data = self.opened(settings)
-        items, names = self.items(data), self.classes(settings, data)
-        for split in ("test",) if settings.test_only else SPLITS:
-            missing = dense_items.missing_classes(getattr(items, split), len(names))
-            kind = TASKS[settings.task].items
+        if not machine.is_chief():
+            return data
+        names, kind = self.classes(settings, data), TASKS[settings.task].items
+        for split, part in data.sets.items():
+            missing = dense_items.missing_classes(part.items, len(names))
             splits.warn_of_missing(split, kind, [names[number] for number in missing])
         return data
 
-    def models(self, settings: S, data: D) -> Models:
+    def models(self, settings: S, data: Data) -> Models:
         """Return new models, initialised from the seed; a plain twin has no metrics, so that any Keras can load it."""
         keras.config.set_dtype_policy(settings.precision)
         keras.utils.set_random_seed(settings.seed)
@@ -151,15 +147,15 @@ class DenseTask(Task[S, D]):
         model.compile(optimizer, loss, loss_weights=weights, **metrics)
         return Models(model, twin)
 
-    def plans(self, models: Models, settings: S, data: D) -> Plans | None:
+    def plans(self, models: Models, settings: S, data: Data) -> Plans | None:
         """Return the plans of the largest steps; plain Keras has none."""
         if settings.test_only or models.model is models.twin:
             return None
         return self.plans_of(models.model, settings, data)
 
-    def plans_of(self, model: Any, settings: S, data: D) -> Plans:
+    def plans_of(self, model: Any, settings: S, data: Data) -> Plans:
         """Return the plans of the largest steps of a streamed model."""
-        train, crop = self.items(data).train, self.crop(settings)
+        train, crop = data.train.items, self.crop(settings)
         if crop:
             largest: Any = (settings.batch_size, *crop, train[0].image.shape[-1])
         else:
@@ -169,14 +165,14 @@ class DenseTask(Task[S, D]):
         validation = model.plan(self.largest_validated(settings, data), training=False)
         return Plans(model.plan(largest), validation)
 
-    def fit(self, models: Models, settings: S, data: D, folder: Path) -> History:
+    def fit(self, models: Models, settings: S, data: Data, folder: Path) -> History:
         """Train from the last checkpoint, and return the history of all epochs."""
         training, validation = self.training(settings, data), self.validation(settings, data)
         monitor = f"val_{settings.monitor}"
         return fitting.fit_and_keep(models, settings, folder, training, validation, monitor)
 
     def epochs_of(
-        self, settings: S, data: D, draw: Callable[[Sequence[int]], Sequence[Any]]
+        self, settings: S, data: Data, draw: Callable[[Sequence[int]], Sequence[Any]]
     ) -> Epochs:
         """Return epochs of crops or whole images that are drawn before each epoch and read strip by strip."""
         count, size = self.count(settings, data), settings.batch_size
@@ -188,10 +184,10 @@ class DenseTask(Task[S, D]):
         def batches(shard: Shard) -> Any:
             return self._batches(settings, data, drawn(shard.epoch), shard.items(count, size), size)
 
-        names = [self.identity(item) for item in self.items(data).train]
+        names = [self.identity(item) for item in data.train.items]
         return Epochs(self.steps(settings, data), batches, names)
 
-    def validation(self, settings: S, data: D) -> Epochs:
+    def validation(self, settings: S, data: Data) -> Epochs:
         """Return the epochs of what is validated on, one image at a time."""
         images = self.validated(settings, data)
 
@@ -201,28 +197,28 @@ class DenseTask(Task[S, D]):
         return Epochs(len(images), batches)
 
     def _batches(
-        self, settings: S, data: D, images: Sequence[Any], chosen: Sequence[int], size: int
+        self, settings: S, data: Data, images: Sequence[Any], chosen: Sequence[int], size: int
     ) -> Any:
         """Return batches of some of the images."""
-        like, dense = self.items(data).train[0], machine.is_plain(settings)
+        like, dense = data.train.items[0], machine.is_plain(settings)
         return dense_items.dataset([images[i] for i in chosen], like, self.parts, size, dense)
 
     def write_results(
-        self, models: Models, settings: S, data: D, folder: Path, measured: Mapping[str, Any]
+        self, models: Models, settings: S, data: Data, folder: Path, measured: Mapping[str, Any]
     ) -> None:
         """Write pictures and a row for each image, and last the metrics, with means over the images."""
-        items, judged = self.items(data), list[Judged]()
+        judged = list[Judged]()
         models = self.predicting(models, settings)
 
         def judge(item: Any) -> Judged:
             draws = self.pictures is None or len(judged) < self.pictures
             return self.judge(models, settings, data, item, folder, draws)
 
-        for _, each in failure_log.results_of(items.judged, judge, folder, settings.strict):
+        for _, each in failure_log.results_of(data.judged, judge, folder, settings.strict):
             judged.append(each)
         run_folder.write_csv(folder / run_folder.PREDICTIONS, [each.row for each in judged])
         results = self.results(settings, judged, folder)
-        metrics = {**measured, **run_results.tested_on(settings, items.test), **results}
+        metrics = {**measured, **run_results.tested_on(settings, data.test.items), **results}
         metrics[TASKS[settings.task].items] = len(judged)
         if "peak_bytes" not in metrics:
             metrics["peak_bytes"] = run_folder.memory_bytes()[1]

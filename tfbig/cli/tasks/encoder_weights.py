@@ -186,12 +186,12 @@ def _fetched(name: str) -> str:
         SourceError: There are none, or they cannot be fetched.
     """
     if name in PATHOLOGY_ENCODERS:
-        raise SourceError(
+        raise paths.FlagError(
             f"--encoder-weights imagenet: --encoder {name} was trained on slides. Request its weights at "
             f"https://huggingface.co/{PATHOLOGY_ENCODERS[name].repository}, and give the path of the file."
         )
     if name not in pretrained.IMAGENET:
-        raise SourceError(
+        raise paths.FlagError(
             f"--encoder-weights imagenet: there are no published weights of --encoder {name}, but of "
             f"{', '.join(pretrained.IMAGENET)}. Use one of these, or --encoder-weights random or FILE."
         )

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tfbig import mil
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.settings.tasks import MILSettings
-from tfbig.cli.tasks import run_results
+from tfbig.cli.tasks.label_task import Predicted
 from tfbig.cli.tasks.target import Target
 from tfbig.metrics import roc
-from tfbig.results import figures, heatmap, run_folder, slide_viewer
+from tfbig.results import figures, heatmap, slide_viewer
 from tfbig.sources import Coords, Slide
 from tfbig.system.output_folder import file_in
 
@@ -26,74 +26,22 @@ MAPS = 4
 """Largest number of bags without a slide whose attention is drawn."""
 
 
-class Evaluated(NamedTuple):
-    """Predictions of the bags of a split `[n, width]`, figures of merit, and attention of bags that were read whole."""
-
-    predictions: npt.NDArray[Any]
-    merits: dict[str, float]
-    attention: list[Any]
-
-
-def write_results(
-    target: Target,
-    explain: Explain,
-    data: Data,
-    folder: Path,
-    settings: MILSettings,
-    measured: Mapping[str, Any],
-) -> None:
-    """Write predictions, pictures, and last the metrics, whose presence means that the run has ended.
+def predicted(
+    target: Target, explain: Explain, part: mil.BagSet, settings: MILSettings, repeat: int
+) -> Predicted:
+    """Predict the bags of a split once, on all instances or on a sample.
 
     Args:
         target: What is predicted.
         explain: Function from a bag to its explanation.
-        data: Data of the run.
-        folder: Run folder.
+        part: The bags.
         settings: Settings of the run.
-        measured: Numbers to save with the metrics.
+        repeat: Number of the repeat; each draws other samples.
     """
-    repeats = [
-        _evaluated(target, explain, data.test, settings, seed)
-        for seed in range(settings.eval_repeats)
-    ]
-    predictions = np.mean([each.predictions for each in repeats], axis=0)
-    run_folder.write_csv(folder / run_folder.PREDICTIONS, _rows(target, predictions, data))
-
-    def predict(part: mil.BagSet) -> npt.NDArray[Any]:
-        return _evaluated(target, explain, part, settings, 0).predictions
-
-    reference = target.reference(predict, data, settings.test_only)
-    drawn = [each.predictions for each in repeats]
-    results = target.write(folder, drawn, data.test, reference)
-    _draw_maps(target, explain, data, folder, repeats[0])
-    means, deviations = _means_and_deviations([each.merits for each in repeats])
-    results["left_out"] = [list(reason) for reason in data.failed]
-    if len(repeats) > 1:
-        results |= {f"{key}_std": std for key, std in deviations.items()}
-    run_results.write_metrics(folder, settings, {**measured, **means, **results})
-    run_results.print_results(means, folder)
-
-
-def _means_and_deviations(
-    repeats: Sequence[Mapping[str, float]],
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the mean and the standard deviation of each metric that is not NaN."""
-    names = [key for key, value in repeats[0].items() if value == value]
-    values = {f"test_{key}": [each[key] for each in repeats] for key in names}
-    return (
-        {key: float(np.mean(numbers)) for key, numbers in values.items()},
-        {key: float(np.std(numbers)) for key, numbers in values.items()},
-    )
-
-
-def _evaluated(
-    target: Target, explain: Explain, part: mil.BagSet, settings: MILSettings, seed: int
-) -> Evaluated:
-    """Evaluate the bags of a split once, on all instances or on a sample."""
     outputs, instance_aucs, attention = [], [], []
     for number, bag in enumerate(part.bags):
         size = mil.sample_size(bag, settings.eval_sample)
-        drawn = bag.sample(size, settings.seed + 1000 * seed + number)
+        drawn = bag.sample(size, settings.seed + 1000 * repeat + number)
         explanation = explain(drawn)
         outputs.append(logits_of(explanation))
         attention.append(explanation["attention"] if drawn.shape == bag.shape else None)
@@ -102,7 +50,7 @@ def _evaluated(
     predictions = target.predicted(np.stack(outputs))
     instance_auc = float(np.mean(instance_aucs)) if instance_aucs else float("nan")
     merits = {**target.judged(predictions, part), "instance_auc": instance_auc}
-    return Evaluated(predictions, merits, attention)
+    return Predicted(predictions, merits, attention)
 
 
 def logits_of(explanation: Mapping[str, Any]) -> npt.NDArray[Any]:
@@ -111,33 +59,26 @@ def logits_of(explanation: Mapping[str, Any]) -> npt.NDArray[Any]:
     return np.asarray(logits["bag"] if isinstance(logits, dict) else logits)
 
 
-def _rows(target: Target, predictions: npt.NDArray[Any], data: Data) -> list[dict[str, Any]]:
-    """Return a row for each test bag."""
-    return [
-        {
-            "bag": bag.name,
-            "instances": bag.shape[0],
-            **target.truth(label, data),
-            **target.columns(prediction),
-        }
-        for bag, label, prediction in zip(
-            data.test.bags, data.test.labels, predictions, strict=True
-        )
-    ]
-
-
-def _draw_maps(
-    target: Target, explain: Explain, data: Data, folder: Path, evaluated: Evaluated
+def draw_maps(
+    target: Target, explain: Explain, data: Data, folder: Path, predicted: Predicted
 ) -> None:
-    """Draw the attention of all test slides; of other bags the first by the target, at most `MAPS`."""
+    """Draw the attention of all test slides; of other bags the first by the target, at most `MAPS`.
+
+    Args:
+        target: What is predicted.
+        explain: Function from a bag to its explanation.
+        data: Data of the run.
+        folder: Run folder.
+        predicted: Predictions of the test bags.
+    """
     test = data.test
-    others = target.first_drawn(test, evaluated.predictions)[:MAPS]
+    others = target.first_drawn(test, predicted.predictions)[:MAPS]
     drawn = [n for n, bag in enumerate(test.bags) if data.placed_on(bag) or n in others]
     for place, number in enumerate(drawn):
-        bag, attention = test.bags[number], evaluated.attention[number]
+        bag, attention = test.bags[number], predicted.attention[number]
         attention = explain(bag)["attention"] if attention is None else attention
         truth = in_words(target.truth(test.labels[number], data))
-        title = f"{bag.name}: {truth}, predicted {target.caption(evaluated.predictions[number])}"
+        title = f"{bag.name}: {truth}, predicted {target.caption(predicted.predictions[number])}"
         if (placed := data.placed_on(bag)) is None:
             draw_attention(folder, f"attention_{place}", bag, attention, title)
         else:

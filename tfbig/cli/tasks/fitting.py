@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from tfbig import SourceError, optimizers
 from tfbig.cli import machine
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.failure_log import FailureLog
+from tfbig.cli.paths import FlagError
 from tfbig.cli.settings import choices
 from tfbig.cli.settings.flag import deciding
 from tfbig.cli.settings.tasks import TrainSettings
@@ -211,7 +212,7 @@ def _schedule(settings: TrainSettings, steps: int) -> keras.callbacks.Callback:
     """Return the callback that sets the learning rate of an epoch, or of a step."""
     if settings.schedule in ("linear", "step-cosine") or settings.warmup:
         if settings.schedule not in ("linear", "cosine", "step-cosine"):
-            raise SourceError(
+            raise FlagError(
                 f"--warmup needs --schedule linear, cosine or step-cosine, not {settings.schedule}. Change one of them."
             )
         return PerStep(lambda epochs: scheduled_rate(settings, epochs), steps)

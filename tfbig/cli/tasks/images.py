@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +13,21 @@ import numpy.typing as npt
 import tensorflow as tf
 
 import tfbig
-from tfbig import SourceError, sources
-from tfbig.cli import failure_log, machine
-from tfbig.cli.data import background, images
-from tfbig.cli.data.splits import Data
-from tfbig.cli.settings import target_settings
+from tfbig import sources
+from tfbig.cli import machine
+from tfbig.cli.data import background, dense_items, images
+from tfbig.cli.data.run_data import Data
+from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.run_settings import EXACT_MODES
 from tfbig.cli.settings.tasks import ImageSettings
-from tfbig.cli.tasks import (
-    encoder_weights,
-    evaluation,
-    fitting,
-    risk_set_steps,
-    run_results,
-    targets,
-)
-from tfbig.cli.tasks.target import Row, Target
-from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
+from tfbig.cli.tasks import encoder_weights, evaluation, risk_set_steps
+from tfbig.cli.tasks.label_task import LabelTask, Predicted
+from tfbig.cli.tasks.target import Numbers, Row, Target
+from tfbig.cli.tasks.task import Models, Plans
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.models import encoders, latent, series
 from tfbig.patchgd import PatchGD
-from tfbig.results import figures, run_folder
-from tfbig.training import Epochs
+from tfbig.results import figures
 
 Shape = tuple[int | None, ...]
 """Extents and channels of images; None where they differ."""
@@ -45,7 +37,7 @@ MAPS = 4
 """Largest number of test images whose latent grid is drawn."""
 
 
-class ImageTask(Task[ImageSettings, Data]):
+class ImageTask(LabelTask[ImageSettings]):
     """Training and evaluation with `--task images`."""
 
     def resolved(self, settings: ImageSettings) -> ImageSettings:
@@ -54,11 +46,9 @@ class ImageTask(Task[ImageSettings, Data]):
         Raises:
             SourceError: Flags contradict each other.
         """
-        target_settings.check(settings)
-        if settings.test_only:
-            settings = replace(settings, **targets.of_evaluated_run(settings))
+        settings = super().resolved(settings)
         if settings.inner_patch and settings.encoder == "series":
-            raise SourceError("--inner-patch: series have no hierarchy, only images. Remove it.")
+            raise FlagError("--inner-patch: series have no hierarchy, only images. Remove it.")
         settings = background.resolved(settings)
         if settings.mode == "patchgd" or settings.images != "slides":
             background.refuse(
@@ -69,41 +59,45 @@ class ImageTask(Task[ImageSettings, Data]):
         settings = encoder_weights.with_scale(settings)
         return replace(settings, code=_code(settings))
 
-    def load(self, settings: ImageSettings) -> Data:
-        """Return the images, and print what they are."""
+    def opened(self, settings: ImageSettings) -> Data:
+        """Return the images, all of which have room for a patch.
+
+        Raises:
+            FlagError: One has not.
+        """
         data = images.load(settings)
-        print(f"mode {settings.mode}, encoder {settings.encoder}, precision {settings.precision}")
-        decided = targets.decided(settings, data)
-        target = targets.of(replace(settings, **decided), data)
-        images.print_counts(data, targets.counter(target))
+        if settings.mode == "patchgd" and settings.encoder != "series":
+            every = (image for part in data.sets.values() for image in part.images)
+            sizes = ((image.name, image.shape) for image in every)
+            dense_items.check_crop(sizes, (settings.patch, settings.patch), 1, part="patch")
+        return data
+
+    def load(self, settings: ImageSettings) -> Data:
+        """Return the images, and print what they are and how much of them is computed."""
+        data = super().load(settings)
         if settings.background == "skip":
-            parts = [data.test] if settings.test_only else [data.train, data.val, data.test]
-            masked = [image for part in parts for image in part.images]
+            masked = [image for part in data.sets.values() for image in part.images]
             print(background.describe((Path(image.name).name, image) for image in masked))
-        return replace(data, decided={**data.decided, **decided})
+        return data
 
-    def models(self, settings: ImageSettings, data: Data) -> Models:
-        """Return new models, compiled with one optimizer."""
-        target = targets.of(settings, data)
-        models = make_models(settings, data, target.num_outputs)
-        steps = images.steps(data.train, _of_steps(settings))
-        optimizer = fitting.make_optimizer(settings, steps)
-        loss, weights = self.loss(target), [fitting.loss_weight(settings)]
-        return fitting.compile_both(
-            models, optimizer, loss, weights, lambda: self.metrics(target, data)
-        )
+    def sizes(self, part: images.ImageSet) -> str:
+        """Return the smallest and the largest shape, in words."""
+        shapes = sorted({image.shape for image in part.images})
+        words = [" x ".join(map(str, shape)) for shape in (shapes[0], shapes[-1])]
+        return f"of {words[0]}" if len(shapes) == 1 else f"of {words[0]} to {words[1]}"
 
-    def loss(self, target: Target) -> Any:
-        """Return the loss of the model."""
-        return target.loss()
-
-    def metrics(self, target: Target, data: Data) -> list[Any]:
-        """Return the metrics of an epoch."""
-        return target.metrics(data)
-
-    def is_dense(self, settings: ImageSettings) -> bool:
-        """Return whether the model reads tensors instead of handles."""
-        return machine.is_plain(settings)
+    def network(self, settings: ImageSettings, data: Data, num_outputs: int) -> Models:
+        """Return new models: the same twice, or a streamed model and its plain one."""
+        keras.config.set_dtype_policy(settings.precision)
+        keras.utils.set_random_seed(settings.seed)
+        shape = images.image_shape(data, settings.images == "slides" and not settings.side)
+        if settings.encoder == "series":
+            model = _series(settings, shape, num_outputs)
+            return Models(model, model)
+        if settings.mode != "patchgd":
+            return _baseline(settings, shape, num_outputs)
+        model = machine.synchronize_norm(settings, _by_patches(settings, shape, num_outputs))
+        return Models(model, model)
 
     def plans(self, models: Models, settings: ImageSettings, data: Data) -> Plans | None:
         """The plans of the largest images."""
@@ -115,112 +109,69 @@ class ImageTask(Task[ImageSettings, Data]):
         )
         return Plans(training, validation)
 
-    def fit(self, models: Models, settings: ImageSettings, data: Data, folder: Path) -> History:
-        """Train from the last checkpoint, and return the history of all epochs."""
-        target = targets.of(settings, data)
-        weights = fitting.class_weights(settings, data)
-        training, validation = (
-            Epochs(
-                images.steps(part, own),
-                partial(self.batches, target, data, split, own, of_split),
-                fitting.item_names(part.images, part.labels),
-            )
-            for part, split, own, of_split in (
-                (data.train, "train", _of_steps(settings), weights),
-                (data.val, "val", settings, None),
-            )
-        )
-        monitor = f"val_{settings.monitor}"
-        worker = risk_set_steps.worker_of(settings, machine.is_plain(settings))
-        return fitting.fit_and_keep(models, settings, folder, training, validation, monitor, worker)
-
-    def curve(self, settings: ImageSettings) -> Curve:
-        """Return what the learning curve shows."""
-        return Curve(dict(targets.TARGETS[settings.target].curves), "validation images")
-
-    def write_results(
-        self,
-        models: Models,
-        settings: ImageSettings,
-        data: Data,
-        folder: Path,
-        measured: Mapping[str, Any],
-    ) -> None:
-        """Write predictions, pictures, and last the metrics."""
-        failure_log.write_readable(
-            lambda rest: self._write(models, settings, rest, folder, measured),
-            data,
-            folder,
-            settings.strict,
-        )
-
     def batches(
         self,
-        target: Target,
-        data: Data,
-        split: str,
         settings: ImageSettings,
-        weights: npt.NDArray[np.float32] | None = None,
+        data: Data,
+        part: images.ImageSet,
         shard: Shard = ALL_BATCHES,
+        learns: bool = False,
+        weights: npt.NDArray[np.float32] | None = None,
     ) -> tf.data.Dataset:
-        """Return the images of a split with the labels of the target, weighted if there are weights.
-
-        Args:
-            target: What is predicted.
-            data: Data of the run.
-            split: Name of the split.
-            settings: Settings of the run.
-            weights: Weights of the classes, or None.
-            shard: Batches of this worker, and the epoch to start with.
-        """
-        part = getattr(data, split)
-        part = replace(part, labels=target.labels(part, data))
+        """Return the images of a split, weighted if classes have weights."""
+        if learns:
+            settings = replace(settings, batch_size=risk_set_steps.items_of_step(settings))
         dense = self.is_dense(settings) and not risk_set_steps.by_risk_sets(settings)
-        found = images.dataset(part, settings, split == "train", shard, dense)
+        found = images.dataset(part, settings, learns, shard, dense)
         return found if weights is None else found.map(lambda x, y: (x, y, tf.gather(weights, y)))
 
-    def _write(
+    def predicted(
         self,
         models: Models,
         settings: ImageSettings,
+        target: Target,
+        part: images.ImageSet,
+        repeat: int = 0,
+    ) -> Predicted:
+        """Predict the images of a split."""
+        batches = images.dataset(part, settings, dense=self.is_dense(settings))
+        outputs = models.model.predict(batches.map(lambda x, *_: x), verbose=0)
+        predictions = target.predicted(outputs)
+        return Predicted(predictions, target.judged(predictions, part))
+
+    def first_columns(self, item: Any) -> Row:
+        """Return the name of an image."""
+        return {"image": item.name}
+
+    def rows(
+        self,
+        models: Models,
+        settings: ImageSettings,
+        target: Target,
+        data: Data,
+        predictions: Numbers,
+    ) -> list[Row]:
+        """Return a row for each test image, with how much of it is computed if background is skipped."""
+        rows = super().rows(models, settings, target, data, predictions)
+        if settings.background != "skip":
+            return rows
+        streams, test = settings.mode == "offload", data.test.images
+        plans = (models.model.plan(image, training=False) if streams else None for image in test)
+        shares = map(background.shares, test, plans)
+        return [{**row, **share} for row, share in zip(rows, shares, strict=True)]
+
+    def draw(
+        self,
+        models: Models,
+        settings: ImageSettings,
+        target: Target,
         data: Data,
         folder: Path,
-        measured: Mapping[str, Any],
+        predicted: Predicted,
     ) -> None:
-        """Write the results of images that can be read."""
-        target, model = targets.of(settings, data), models.model
-
-        def predict(part: images.ImageSet) -> npt.NDArray[Any]:
-            batches = images.dataset(part, settings, dense=self.is_dense(settings))
-            return target.predicted(model.predict(batches.map(lambda x, *_: x), verbose=0))
-
-        predictions = predict(data.test)
-        rows = _with_shares(_rows(target, predictions, data), model, settings, data)
-        run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
-        reference = target.reference(predict, data, settings.test_only)
-        results = target.write(folder, [predictions], data.test, reference)
+        """Draw the latent grid of test images."""
         if settings.mode == "patchgd" and settings.encoder != "series":
-            draw_latent(model, target, predictions, data, folder)
-        merits = target.judged(predictions, data.test)
-        numbers = {f"test_{key}": value for key, value in merits.items() if value == value}
-        results["left_out"] = [list(reason) for reason in data.failed]
-        run_results.write_metrics(folder, settings, {**measured, **numbers, **results})
-        run_results.print_results(numbers, folder)
-
-
-def _rows(target: Target, predictions: npt.NDArray[Any], data: Data) -> list[Row]:
-    """Return a row for each test image."""
-    return [
-        {"image": image.name, **target.truth(label, data), **target.columns(prediction)}
-        for image, label, prediction in zip(
-            data.test.images, data.test.labels, predictions, strict=True
-        )
-    ]
-
-
-def _of_steps(settings: ImageSettings) -> ImageSettings:
-    """Return the settings with the images of a step as those of a batch."""
-    return replace(settings, batch_size=risk_set_steps.items_of_step(settings))
+            draw_latent(models.model, target, predicted.predictions, data, folder)
 
 
 def _code(settings: ImageSettings) -> str | None:
@@ -236,20 +187,6 @@ def largest(part: images.ImageSet, settings: ImageSettings) -> tuple[int, ...] |
         most: sources.Source = max(part.images, key=background.foreground_pixels)
         return most
     return (settings.batch_size, *max((image.shape for image in part.images), key=np.prod))
-
-
-def make_models(settings: ImageSettings, data: Data, num_outputs: int) -> Models:
-    """Return new models: the same twice, or a streamed model and its plain one."""
-    keras.config.set_dtype_policy(settings.precision)
-    keras.utils.set_random_seed(settings.seed)
-    shape = images.image_shape(data, any_size=settings.images == "slides" and not settings.side)
-    if settings.encoder == "series":
-        model = _series(settings, shape, num_outputs)
-        return Models(model, model)
-    if settings.mode != "patchgd":
-        return _baseline(settings, shape, num_outputs)
-    model = machine.synchronize_norm(settings, _by_patches(settings, shape, num_outputs))
-    return Models(model, model)
 
 
 def _baseline(settings: ImageSettings, shape: Shape, num_outputs: int) -> Models:
@@ -274,7 +211,7 @@ def _by_patches(settings: ImageSettings, shape: Shape, num_outputs: int) -> Patc
         SourceError: Flags contradict each other, or `--encoder-weights` cannot be used.
     """
     if settings.accumulate > 1 and settings.inner_accumulate != "all":
-        raise SourceError(
+        raise FlagError(
             f"--accumulate {settings.accumulate}: accumulates gradients over steps, but with --inner-accumulate "
             f"{settings.inner_accumulate} the optimizer steps within each. Use --inner-accumulate all."
         )
@@ -285,7 +222,7 @@ def _by_patches(settings: ImageSettings, shape: Shape, num_outputs: int) -> Patc
     try:
         encoder = encoders.make(settings.encoder, patch, **options)
     except ValueError as error:
-        raise SourceError(
+        raise FlagError(
             f"a patch of {side} x {side} pixels is too small for --encoder {settings.encoder}. Use a larger --patch, "
             "or --inner-patch."
         ) from error
@@ -306,7 +243,7 @@ def _check_inner_patch(settings: ImageSettings) -> None:
     """
     patch, inner_patch = settings.patch, settings.inner_patch
     if inner_patch and (patch % inner_patch or patch == inner_patch):
-        raise SourceError(
+        raise FlagError(
             f"--inner-patch {inner_patch}: does not tile a patch of {patch} pixels. Use a divisor of --patch."
         )
 
@@ -353,13 +290,13 @@ def _cells(settings: ImageSettings, shape: Shape, inside: Sequence[int]) -> tupl
         rows, columns = (n * m for n, m in zip(grid.cells, inside or (1, 1), strict=True))
         return rows, columns
     except ValueError as error:
-        raise SourceError(f"--patch {settings.patch}: {error}") from error
+        raise FlagError(f"--patch {settings.patch}: {error}") from error
 
 
 def _series(settings: ImageSettings, shape: Shape, num_outputs: int) -> Any:
     """Return the networks of the paper for time series."""
     if settings.mode == "offload":
-        raise SourceError("--encoder series: series fit in memory; use --mode device or patchgd.")
+        raise FlagError("--encoder series: series fit in memory; use --mode device or patchgd.")
     length, channels = (extent or 0 for extent in shape)
     rate, hidden = (0.0, None) if settings.head == "linear" else (series.RATE, series.HIDDEN)
     if settings.mode != "patchgd":
@@ -387,18 +324,6 @@ def _patchgd(settings: ImageSettings, encoder: Any, head: Any, shape: Shape) -> 
         source_dtype="float32" if settings.encoder == "series" else "uint8",
         seed=settings.seed,
     )
-
-
-def _with_shares(
-    table: Sequence[Mapping[str, Any]], model: Any, settings: ImageSettings, data: Data
-) -> list[Mapping[str, Any]]:
-    """Return the rows of the test images, and if background is skipped, how much of each is computed."""
-    if settings.background != "skip":
-        return [*table]
-    streams, test = settings.mode == "offload", data.test.images
-    plans = (model.plan(image, training=False) if streams else None for image in test)
-    shares = map(background.shares, test, plans)
-    return [{**row, **share} for row, share in zip(table, shares, strict=True)]
 
 
 def draw_latent(

@@ -17,9 +17,8 @@ from skimage import segmentation
 
 from tfbig import sources
 from tfbig.cli.data import instance_images, masked_images
-from tfbig.cli.data.dense_items import Items
 from tfbig.cli.data.instance_images import InstanceImage
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.settings.instance_settings import InstanceSettings
 from tfbig.cli.settings.value_types import crop_size
 from tfbig.cli.tasks.dense_task import DenseTask, Judged
@@ -40,7 +39,7 @@ TRUE, FOUND = (0, 158, 115), (213, 94, 0)
 """Colours of the borders of true and of predicted instances."""
 
 
-class InstancesTask(DenseTask[InstanceSettings, Data]):
+class InstancesTask(DenseTask[InstanceSettings]):
     """Training and evaluation with `--task instances`."""
 
     measured = ("loss", "val_loss", "seconds_per_step")
@@ -52,17 +51,13 @@ class InstancesTask(DenseTask[InstanceSettings, Data]):
         masked_images.print_counts(data)
         return data
 
-    def items(self, data: Data) -> Items:
-        """Return the images of the run."""
-        return masked_images.items(data)
-
     def classes(self, settings: InstanceSettings, data: Data) -> Sequence[str]:
         """The names of the classes."""
         return CLASSES
 
     def network(self, settings: InstanceSettings, data: Data) -> keras.Model:
         """Return a new U-Net from images to maps."""
-        channels = data.train.images[0].image.shape[2]
+        channels = data.train.items[0].image.shape[2]
         mean, std = [0.0] * channels, [255.0] * channels
         width, depth = settings.filters, settings.depth
         return unet(mean, std, instance_images.MAPS, "sigmoid", filters=width, depth=depth)
@@ -89,14 +84,14 @@ class InstancesTask(DenseTask[InstanceSettings, Data]):
 
     def training(self, settings: InstanceSettings, data: Data) -> Epochs:
         """Return epochs of crops at random places and their maps, in memory."""
-        names = [self.identity(each) for each in data.train.images]
+        names = [self.identity(each) for each in data.train.items]
         batches = partial(instance_images.drawn, data.train, settings)
         return Epochs(self.steps(settings, data), batches, names)
 
     def validation(self, settings: InstanceSettings, data: Data) -> Epochs:
         """Return the epochs of whole images and their maps."""
         batches = partial(instance_images.whole, data.val, 2**settings.depth)
-        return Epochs(len(data.val.images), batches)
+        return Epochs(len(data.val.items), batches)
 
     def curve(self, settings: InstanceSettings) -> Curve:
         """What the learning curve shows."""
@@ -116,7 +111,7 @@ class InstancesTask(DenseTask[InstanceSettings, Data]):
         real = item.labels.read(0, item.labels.shape[0])[..., 0]
         matched = match_instances(real, found, OVERLAPS)
         if draws:
-            number = data.test.images.index(item)
+            number = data.judged.index(item)
             title = f"{item.name}: average precision {matched[0].average_precision:.3f}"
             draw(folder, f"instances_{number}", item, found, title)
         return Judged({"image": item.name, **_columns(matched)}, matched)

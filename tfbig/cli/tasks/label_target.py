@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import expit
 
 from tfbig.cli.data import target_columns
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.tasks.target import Numbers, Part, Predict, Row, Target
 from tfbig.mil.target_losses import LabelCrossEntropy
 from tfbig.mil.target_metrics import LabelAUC, mean_auc

@@ -15,9 +15,9 @@ import tfbig
 from tfbig import SourceError, sources
 from tfbig.cli import load_model
 from tfbig.cli.data import masked_images
-from tfbig.cli.data.dense_items import Items
-from tfbig.cli.data.masked_images import MaskedImage, MaskedSet
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.masked_images import MaskedImage
+from tfbig.cli.data.run_data import Data, Opened
+from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
 from tfbig.cli.tasks import encoder_weights, segmentation_results
 from tfbig.cli.tasks.dense_task import DenseTask, Judged
@@ -34,7 +34,7 @@ from tfbig.training import Epochs
 COMPARED = ("background", "correct", "false", "missed")
 
 
-class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings, Data]):
+class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings]):
     """Training and evaluation with `--task patchgd-segmentation`."""
 
     means = OVERLAPS
@@ -46,11 +46,11 @@ class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings, Data]):
             SourceError: They do not.
         """
         if settings.loss == "dice" and settings.skip_mask_filling:
-            raise SourceError(
+            raise FlagError(
                 "--loss dice: is a loss of the whole mask, which --skip-mask-filling leaves out. Remove one of them."
             )
         if settings.accumulate > 1 and settings.inner_accumulate != "all":
-            raise SourceError(
+            raise FlagError(
                 f"--accumulate {settings.accumulate}: needs --inner-accumulate all, because the optimizer steps within "
                 "each step otherwise."
             )
@@ -62,10 +62,6 @@ class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings, Data]):
         print(f"mode {settings.mode}, encoder {settings.encoder}, precision {settings.precision}")
         masked_images.print_counts(data)
         return data
-
-    def items(self, data: Data) -> Items:
-        """Return the images of the run."""
-        return masked_images.items(data)
 
     def classes(self, settings: PatchGDSegmentationSettings, data: Data) -> Sequence[str]:
         """The names of the classes."""
@@ -106,11 +102,9 @@ class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings, Data]):
         """Epochs of whole images."""
         return self._epochs(settings, data.val, learns=False)
 
-    def _epochs(
-        self, settings: PatchGDSegmentationSettings, part: MaskedSet, learns: bool
-    ) -> Epochs:
+    def _epochs(self, settings: PatchGDSegmentationSettings, part: Opened, learns: bool) -> Epochs:
         batches = partial(masked_images.dataset, part, settings, learns)
-        names = [self.identity(each) for each in part.images]
+        names = [self.identity(each) for each in part.items]
         return Epochs(masked_images.steps(part, settings), batches, names)
 
     def curve(self, settings: PatchGDSegmentationSettings) -> Curve:
@@ -127,7 +121,7 @@ class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings, Data]):
         draws: bool,
     ) -> Judged:
         """Predict an image, draw it, and return the overlap with its mask."""
-        name = f"mask_{data.test.images.index(item)}" if draws else None
+        name = f"mask_{data.judged.index(item)}" if draws else None
         return Judged(_evaluated(models.model, settings, item, folder, name))
 
 
@@ -151,7 +145,7 @@ def make_model(settings: PatchGDSegmentationSettings) -> PatchGDSegmentation:
     cells = encoder.output_shape[1]
     doublings = (patch // cells).bit_length() - 1 if cells else 0
     if not cells or cells << doublings != patch:
-        raise SourceError(
+        raise FlagError(
             f"--patch {patch}: --encoder {settings.encoder} makes a map of {cells} x {cells} codes of it; expected the "
             "patch halved some times without remainder. Use a multiple of 64."
         )

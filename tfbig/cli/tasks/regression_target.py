@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from tfbig import SourceError
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.tasks.target import Numbers, Part, Row, Target
 from tfbig.mil.target_metrics import ScaledError
 from tfbig.results import regression

@@ -37,7 +37,7 @@ def members_of(settings: TrainSettings) -> tuple[Member, ...]:
     return members(vars(settings))
 
 
-def run(task: Task[Any, Any], settings: TrainSettings, series: Sequence[Member]) -> int:
+def run(task: Task[Any], settings: TrainSettings, series: Sequence[Member]) -> int:
     """Train or evaluate the runs of a series, write their metrics in one table, and return the exit code.
 
     Runs that have finished are not made again. A run whose training diverges is reported, and the next one starts; any
@@ -105,7 +105,7 @@ def _is_there(evaluated: str | None) -> bool:
     return not evaluated or (Path(evaluated) / run_folder.METRICS).exists()
 
 
-def _finish(task: Task[Any, Any], settings: TrainSettings, member: Member) -> bool:
+def _finish(task: Task[Any], settings: TrainSettings, member: Member) -> bool:
     """Train or evaluate a run unless it has finished; return whether it has metrics."""
     place = f"{member.name}: {settings.out}"
     if _has_finished(settings):
@@ -134,7 +134,7 @@ def _has_finished(settings: TrainSettings) -> bool:
 
 
 def _write(
-    task: Task[Any, Any],
+    task: Task[Any],
     folder: Path,
     settings: TrainSettings,
     finished: Mapping[Member, TrainSettings],
@@ -182,7 +182,7 @@ def _shared(name: str, metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _draw(
-    task: Task[Any, Any], folder: Path, settings: TrainSettings, places: Mapping[Member, Path]
+    task: Task[Any], folder: Path, settings: TrainSettings, places: Mapping[Member, Path]
 ) -> None:
     """Draw the validation curves of all runs; runs that were only evaluated have none."""
     histories = {

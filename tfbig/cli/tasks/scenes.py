@@ -13,7 +13,8 @@ import numpy as np
 import tfbig
 from tfbig.cli import machine
 from tfbig.cli.data import dense_items, scenes
-from tfbig.cli.data.scenes import LabelledScene, SceneData
+from tfbig.cli.data.run_data import Data
+from tfbig.cli.data.scenes import LabelledScene
 from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.scene_settings import SceneSettings
 from tfbig.cli.tasks import scene_results
@@ -28,7 +29,7 @@ LOSSES = {"class": ("cross_entropy",), "regression": ("mse", "huber")}
 """Losses of each target; the first is the default."""
 
 
-class Scenes(DenseTask[SceneSettings, SceneData]):
+class Scenes(DenseTask[SceneSettings]):
     """Training and evaluation with `--task scenes`."""
 
     measured = ("loss", "val_loss", "seconds_per_step")
@@ -48,14 +49,14 @@ class Scenes(DenseTask[SceneSettings, SceneData]):
             )
         return settings
 
-    def opened(self, settings: SceneSettings) -> SceneData:
+    def opened(self, settings: SceneSettings) -> Data:
         """Return the scenes, and print what they are."""
         data = scenes.load(settings)
         if not settings.test_only:
-            scenes.check_crop(settings, data.train)
+            scenes.check_crop(settings, data.train.items)
         return data
 
-    def network(self, settings: SceneSettings, data: SceneData) -> keras.Model:
+    def network(self, settings: SceneSettings, data: Data) -> keras.Model:
         """Return a new U-Net."""
         return make_model(settings)
 
@@ -75,7 +76,7 @@ class Scenes(DenseTask[SceneSettings, SceneData]):
         """The loss, a mean over the pixels that have a label."""
         return make_loss(settings)
 
-    def metrics(self, settings: SceneSettings, data: SceneData) -> list[keras.metrics.Metric]:
+    def metrics(self, settings: SceneSettings, data: Data) -> list[keras.metrics.Metric]:
         """Return the accuracy of classes, or the mean absolute error of values."""
         if settings.target == "class":
             return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
@@ -85,24 +86,28 @@ class Scenes(DenseTask[SceneSettings, SceneData]):
         """The rows and columns of a crop, or None for whole scenes."""
         return scenes.crop_of(settings)
 
-    def training(self, settings: SceneSettings, data: SceneData) -> Epochs:
+    def training(self, settings: SceneSettings, data: Data) -> Epochs:
         """Return epochs of crops at random places that have a label."""
         size, count = scenes.crop_of(settings), self.count(settings, data)
         return self.epochs_of(
-            settings, data, lambda seed: scenes.draw(data.train, size, count, seed)
+            settings, data, lambda seed: scenes.draw(data.train.items, size, count, seed)
         )
 
-    def validated(self, settings: SceneSettings, data: SceneData) -> Sequence[LabelledScene]:
+    def validated(self, settings: SceneSettings, data: Data) -> Sequence[LabelledScene]:
         """Return crops, always the same, or whole scenes where these are trained on or are smaller than a crop."""
         size, cropped = scenes.crop_of(settings), _cropped(settings, data)
-        return scenes.draw(cropped, size, settings.crops, [settings.seed]) if cropped else data.val
+        return (
+            scenes.draw(cropped, size, settings.crops, [settings.seed])
+            if cropped
+            else data.val.items
+        )
 
-    def largest_validated(self, settings: SceneSettings, data: SceneData) -> Any:
+    def largest_validated(self, settings: SceneSettings, data: Data) -> Any:
         """Return the shape of a crop, for which no crop is drawn, or the largest whole scene."""
         size = scenes.crop_of(settings)
         if size is None or not _cropped(settings, data):
             return super().largest_validated(settings, data)
-        return (1, *size, data.val[0].image.shape[-1])
+        return (1, *size, data.val.items[0].image.shape[-1])
 
     def curve(self, settings: SceneSettings) -> Curve:
         """What the learning curve shows."""
@@ -115,7 +120,7 @@ class Scenes(DenseTask[SceneSettings, SceneData]):
         self,
         models: Models,
         settings: SceneSettings,
-        data: SceneData,
+        data: Data,
         item: LabelledScene,
         folder: Path,
         draws: bool,
@@ -131,12 +136,12 @@ class Scenes(DenseTask[SceneSettings, SceneData]):
         return scene_results.together(settings, [each.counts for each in judged], folder)
 
 
-def _cropped(settings: SceneSettings, data: SceneData) -> list[LabelledScene]:
+def _cropped(settings: SceneSettings, data: Data) -> list[LabelledScene]:
     """Return the scenes for validation that are cropped: those that crops fit into; none if scenes are whole."""
     size = scenes.crop_of(settings)
     if size is None:
         return []
-    return [s for s in data.val if min(np.subtract(s.filled.scene.shape[:2], size)) >= 0]
+    return [s for s in data.val.items if min(np.subtract(s.filled.scene.shape[:2], size)) >= 0]
 
 
 def make_model(settings: SceneSettings) -> keras.Model:

@@ -13,7 +13,7 @@ import tfbig
 from tfbig.choices import UNET_STRIDE
 from tfbig.cli import machine, paths
 from tfbig.cli.data import background, dense_items, slide_splits, slides_and_masks
-from tfbig.cli.data.slide_splits import SlideSplits
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.data.slides_and_masks import LabelledSlide
 from tfbig.cli.settings.choices import WHOLE
 from tfbig.cli.settings.tasks import SegmentationSettings
@@ -33,7 +33,7 @@ VOLUMES = ("dataset.json", "volumes.csv")
 EXAMPLE_DATA = Path(__file__).parents[3] / "examples" / "data"
 
 
-class Segmentation(DenseTask[SegmentationSettings, SlideSplits]):
+class Segmentation(DenseTask[SegmentationSettings]):
     """Training and evaluation with `--task segmentation`."""
 
     pictures = None
@@ -58,10 +58,10 @@ class Segmentation(DenseTask[SegmentationSettings, SlideSplits]):
         settings = background.resolved(settings)
         return replace(settings, data=settings.data or str(EXAMPLE_DATA))
 
-    def opened(self, settings: SegmentationSettings) -> SlideSplits:
+    def opened(self, settings: SegmentationSettings) -> Data:
         """Return the slides, and print what they are."""
         slides = slide_splits.load(settings)
-        every = (*slides.train, *slides.val, *slides.test)
+        every = slides.every
         if not settings.test_only:
             _check_training(settings, slides)
         dense_items.print_splits(settings, slides)
@@ -73,11 +73,11 @@ class Segmentation(DenseTask[SegmentationSettings, SlideSplits]):
             print(background.describe((s.name, s.image) for s in every), flush=True)
         return slides
 
-    def classes(self, settings: SegmentationSettings, data: SlideSplits) -> Sequence[str]:
+    def classes(self, settings: SegmentationSettings, data: Data) -> Sequence[str]:
         """Return the names of the classes."""
         return settings.class_names
 
-    def network(self, settings: SegmentationSettings, data: SlideSplits) -> keras.Model:
+    def network(self, settings: SegmentationSettings, data: Data) -> keras.Model:
         """Return a new gigapixel U-Net."""
         return gigapixel_unet()
 
@@ -90,9 +90,7 @@ class Segmentation(DenseTask[SegmentationSettings, SlideSplits]):
         """The name of the loss."""
         return LOSS
 
-    def metrics(
-        self, settings: SegmentationSettings, data: SlideSplits
-    ) -> list[keras.metrics.Metric]:
+    def metrics(self, settings: SegmentationSettings, data: Data) -> list[keras.metrics.Metric]:
         """Return Dice of the object."""
         return [Dice()]
 
@@ -100,18 +98,18 @@ class Segmentation(DenseTask[SegmentationSettings, SlideSplits]):
         """The rows and columns of a crop, or None for whole slides."""
         return _size(settings)
 
-    def training(self, settings: SegmentationSettings, data: SlideSplits) -> Epochs:
+    def training(self, settings: SegmentationSettings, data: Data) -> Epochs:
         """Return epochs of crops at random places, of random brightness."""
         size, count = _size(settings), self.count(settings, data)
         brightness = slides_and_masks.BRIGHTNESS if settings.augment == "brightness" else 0
 
         def draw(seed: Sequence[int]) -> Sequence[LabelledSlide]:
-            return slides_and_masks.draw(data.train, size, count, seed, brightness)
+            return slides_and_masks.draw(data.train.items, size, count, seed, brightness)
 
         return self.epochs_of(settings, data, draw)
 
     def padded(
-        self, settings: SegmentationSettings, data: SlideSplits, item: LabelledSlide
+        self, settings: SegmentationSettings, data: Data, item: LabelledSlide
     ) -> LabelledSlide:
         """Return a whole slide with background below and to the right."""
         return item.padded()
@@ -120,13 +118,11 @@ class Segmentation(DenseTask[SegmentationSettings, SlideSplits]):
         """The text by which a resumed run recognises a slide and its mask."""
         return f"{super().identity(item)} {Path(item.labels.name).name}"
 
-    def plans(
-        self, models: Models, settings: SegmentationSettings, data: SlideSplits
-    ) -> Plans | None:
+    def plans(self, models: Models, settings: SegmentationSettings, data: Data) -> Plans | None:
         """Return the plans of a step; plain Keras is a plan of one strip, to compare with."""
         if settings.test_only or models.model is not models.twin:
             return super().plans(models, settings, data)
-        rows = max(slide.padded().image.shape[0] for slide in (*data.train, *data.val))
+        rows = max(slide.padded().image.shape[0] for slide in (*data.train.items, *data.val.items))
         model = tfbig.stream(models.twin, tfbig.Budget("1TB", "1TB"), strip_rows=rows)
         model.compile(loss=LOSS)
         return self.plans_of(model, settings, data)
@@ -139,7 +135,7 @@ class Segmentation(DenseTask[SegmentationSettings, SlideSplits]):
         self,
         models: Models,
         settings: SegmentationSettings,
-        data: SlideSplits,
+        data: Data,
         item: LabelledSlide,
         folder: Path,
         draws: bool,
@@ -162,7 +158,7 @@ class Segmentation(DenseTask[SegmentationSettings, SlideSplits]):
         return segmentation_results.advice(results, settings)
 
 
-def _check_training(settings: SegmentationSettings, slides: SlideSplits) -> None:
+def _check_training(settings: SegmentationSettings, slides: Data) -> None:
     """Check that the crops fit, and that whole slides can be batched.
 
     Raises:
@@ -170,10 +166,10 @@ def _check_training(settings: SegmentationSettings, slides: SlideSplits) -> None
     """
     size = _size(settings)
     if size is None:
-        whole = [slide.padded() for slide in slides.train]
+        whole = [slide.padded() for slide in slides.train.items]
         dense_items.check_batch(whole, settings.batch_size, "slides")
     else:
-        sizes = ((slide.name, slide.image.shape) for slide in slides.train)
+        sizes = ((slide.name, slide.image.shape) for slide in slides.train.items)
         dense_items.check_crop(sizes, size, UNET_STRIDE, " or whole")
 
 

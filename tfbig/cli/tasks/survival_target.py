@@ -12,7 +12,8 @@ import numpy as np
 
 from tfbig import SourceError
 from tfbig import survival as survival_analysis
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data
+from tfbig.cli.paths import FlagError
 from tfbig.cli.tasks.target import Numbers, Part, Predict, Row, Target
 from tfbig.mil.target_losses import CoxLoss, DiscreteTimeLoss, Survival
 from tfbig.mil.target_metrics import Concordance, risks_of
@@ -151,7 +152,7 @@ def cuts_of(part: Part, num_bins: int) -> tuple[float, ...]:
         return survival_analysis.TimeBins.of_events(times, events, num_bins).cuts
     except ValueError as error:
         at = np.unique(times[events > 0])
-        raise SourceError(
+        raise FlagError(
             f"--time-bins {num_bins}: the {int(events.sum())} events of {len(times)} training cases are at {len(at)} "
             "different times, expected enough for an event in each bin. Lower --time-bins, or give --time-cuts."
         ) from error

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data
 
 Numbers: TypeAlias = npt.NDArray[Any]
 Row: TypeAlias = dict[str, Any]

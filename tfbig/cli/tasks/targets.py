@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tfbig.cli import paths
-from tfbig.cli.data.splits import Data
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.settings import target_settings
 from tfbig.cli.settings.tasks import ImageSettings, MILSettings
 from tfbig.cli.tasks import label_target, regression_target, survival_target

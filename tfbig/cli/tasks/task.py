@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from tfbig.cli import load_model
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.plan.plan import Plan
 
 History = list[Mapping[str, Any]]
 """Columns of `history.csv` for each epoch."""
-
-
-class RunData(Protocol):
-    """Data of a run."""
-
-    @property
-    def failed(self) -> Sequence[tuple[str, str]]:
-        """Return `(name, reason)` of every item that was skipped."""
-
-    @property
-    def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return rows that say which slide is in which split, if known."""
-
-    @property
-    def decided(self) -> Mapping[str, Any]:
-        """Return settings that the data decide, which are saved with the run."""
 
 
 class Models(NamedTuple):
@@ -53,10 +38,9 @@ class Curve(NamedTuple):
 
 
 S = TypeVar("S", bound=TrainSettings)
-D = TypeVar("D", bound=RunData)
 
 
-class Task(ABC, Generic[S, D]):
+class Task(ABC, Generic[S]):
     """A task of `--task`; settings and data are passed to its methods, it holds neither.
 
     Attributes:
@@ -70,7 +54,7 @@ class Task(ABC, Generic[S, D]):
         return settings
 
     @abstractmethod
-    def load(self, settings: S) -> D:
+    def load(self, settings: S) -> Data:
         """Return the data of the run, and print what they are.
 
         Args:
@@ -78,7 +62,7 @@ class Task(ABC, Generic[S, D]):
         """
 
     @abstractmethod
-    def models(self, settings: S, data: D) -> Models:
+    def models(self, settings: S, data: Data) -> Models:
         """Return new models, compiled with one optimizer.
 
         Args:
@@ -87,7 +71,7 @@ class Task(ABC, Generic[S, D]):
         """
 
     @abstractmethod
-    def plans(self, models: Models, settings: S, data: D) -> Plans | None:
+    def plans(self, models: Models, settings: S, data: Data) -> Plans | None:
         """Return the plans of the largest steps, or None if the model is not streamed.
 
         Args:
@@ -97,7 +81,7 @@ class Task(ABC, Generic[S, D]):
         """
 
     @abstractmethod
-    def fit(self, models: Models, settings: S, data: D, folder: Path) -> History:
+    def fit(self, models: Models, settings: S, data: Data, folder: Path) -> History:
         """Train from the last checkpoint, and return the history of all epochs.
 
         Args:
@@ -113,7 +97,7 @@ class Task(ABC, Generic[S, D]):
 
     @abstractmethod
     def write_results(
-        self, models: Models, settings: S, data: D, folder: Path, measured: Mapping[str, Any]
+        self, models: Models, settings: S, data: Data, folder: Path, measured: Mapping[str, Any]
     ) -> None:
         """Write predictions, pictures, and last the metrics, whose presence means that the run has ended.
 

@@ -16,7 +16,7 @@ from tfbig.training.best_window import save_model
 PLAN = "plan.txt"
 
 
-def run(task: Task[Any, Any], settings: TrainSettings) -> int:
+def run(task: Task[Any], settings: TrainSettings) -> int:
     """Train or evaluate, and return the exit code.
 
     Args:
@@ -62,7 +62,7 @@ def _print_plans(settings: TrainSettings, plans: Plans | None) -> dict[str, floa
 
 
 def _fit_and_save(
-    task: Task[Any, Any],
+    task: Task[Any],
     models: Models,
     settings: TrainSettings,
     data: Any,
@@ -80,7 +80,7 @@ def _fit_and_save(
     return {"epochs": len(history), **measured, "peak_bytes": peak}
 
 
-def _rebuilt(task: Task[Any, Any], settings: TrainSettings, data: Any, folder: Path) -> Models:
+def _rebuilt(task: Task[Any], settings: TrainSettings, data: Any, folder: Path) -> Models:
     """Return new models with the weights of the run."""
     models = task.models(settings, data)
     task.restore(models, folder / run_folder.MODEL)

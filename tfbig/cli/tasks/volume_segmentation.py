@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import keras
 import tfbig
 from tfbig.cli import machine, paths
 from tfbig.cli.data import dense_items, prepared_volumes, volume_cases
-from tfbig.cli.data.volume_cases import LabelledVolume, VolumeSplits
+from tfbig.cli.data.run_data import Data
+from tfbig.cli.data.volume_cases import LabelledVolume
 from tfbig.cli.settings.choices import WHOLE
 from tfbig.cli.settings.value_types import box_size
 from tfbig.cli.settings.volume_segmentation_settings import VolumeSegmentationSettings
@@ -23,31 +25,31 @@ from tfbig.training import Epochs
 from tfbig.units import counted
 
 
-class VolumeSegmentation(DenseTask[VolumeSegmentationSettings, VolumeSplits]):
+class VolumeSegmentation(DenseTask[VolumeSegmentationSettings]):
     """Training and evaluation with `--task volume-segmentation`."""
 
     means = ("dice", "dice_*")
 
-    def opened(self, settings: VolumeSegmentationSettings) -> VolumeSplits:
+    def opened(self, settings: VolumeSegmentationSettings) -> Data:
         """Return the volumes, and print what they are."""
-        stride = prepared_volumes.total_stride(volume_networks.strides_of(settings))
-        _check_crop(settings, stride)
-        data = volume_cases.load(settings, stride)
+        _check_crop(settings, prepared_volumes.of_config(vars(settings)).stride)
+        data = volume_cases.load(settings)
+        settings = replace(settings, **data.decided)
         if not settings.test_only and _size(settings) is None:
-            whole = [volume_cases.whole(volume, data.preparation) for volume in data.train]
+            whole = [self.padded(settings, data, volume) for volume in data.train.items]
             dense_items.check_batch(whole, settings.batch_size, "volumes")
-        print(f"{counted(data.channels, 'channel')}, classes {', '.join(data.classes)}")
-        _print_voxels(data)
+        print(f"{counted(_channels(data), 'channel')}, classes {', '.join(data.classes)}")
+        _print_voxels(settings)
         dense_items.print_splits(settings, data)
         return data
 
-    def classes(self, settings: VolumeSegmentationSettings, data: VolumeSplits) -> Sequence[str]:
+    def classes(self, settings: VolumeSegmentationSettings, data: Data) -> Sequence[str]:
         """Return the names of the classes."""
         return data.classes
 
-    def network(self, settings: VolumeSegmentationSettings, data: VolumeSplits) -> keras.Model:
+    def network(self, settings: VolumeSegmentationSettings, data: Data) -> keras.Model:
         """Return a new 3-D U-Net."""
-        return volume_networks.make(settings, len(data.classes), data.channels)
+        return volume_networks.make(settings, len(data.classes), _channels(data))
 
     def streamed(self, settings: VolumeSegmentationSettings, twin: keras.Model) -> Any:
         """Stream the network."""
@@ -64,7 +66,7 @@ class VolumeSegmentation(DenseTask[VolumeSegmentationSettings, VolumeSplits]):
         return volume_networks.loss(settings)
 
     def metrics(
-        self, settings: VolumeSegmentationSettings, data: VolumeSplits
+        self, settings: VolumeSegmentationSettings, data: Data
     ) -> list[keras.metrics.Metric]:
         """Return the mean Dice of the classes."""
         return [ClassDice(len(data.classes))]
@@ -73,23 +75,24 @@ class VolumeSegmentation(DenseTask[VolumeSegmentationSettings, VolumeSplits]):
         """The planes, rows and columns of a crop, or None for whole volumes."""
         return _size(settings)
 
-    def training(self, settings: VolumeSegmentationSettings, data: VolumeSplits) -> Epochs:
+    def training(self, settings: VolumeSegmentationSettings, data: Data) -> Epochs:
         """Return epochs of crops at random places, a share of them centred on a label."""
         size, count = _size(settings), self.count(settings, data)
-        mirror = settings.augment == "mirror"
+        preparation = prepared_volumes.of_config(vars(settings))
+        share, mirror = settings.foreground, settings.augment == "mirror"
 
         def draw(seed: Sequence[int]) -> Sequence[LabelledVolume]:
             return volume_cases.draw(
-                data.train, size, count, seed, data.preparation, settings.foreground, mirror
+                data.train.items, size, count, seed, preparation, share, mirror
             )
 
         return self.epochs_of(settings, data, draw)
 
     def padded(
-        self, settings: VolumeSegmentationSettings, data: VolumeSplits, item: LabelledVolume
+        self, settings: VolumeSegmentationSettings, data: Data, item: LabelledVolume
     ) -> LabelledVolume:
         """Return a whole volume that the strides of the network divide."""
-        return volume_cases.whole(item, data.preparation)
+        return volume_cases.whole(item, prepared_volumes.of_config(vars(settings)))
 
     def curve(self, settings: VolumeSegmentationSettings) -> Curve:
         """What the learning curve shows."""
@@ -101,13 +104,15 @@ class VolumeSegmentation(DenseTask[VolumeSegmentationSettings, VolumeSplits]):
         self,
         models: Models,
         settings: VolumeSegmentationSettings,
-        data: VolumeSplits,
+        data: Data,
         item: LabelledVolume,
         folder: Path,
         draws: bool,
     ) -> Judged:
         """Predict a volume, draw it, and return Dice of each class on the grid of the file."""
-        return Judged(volume_results.evaluate(models.model, item, data, folder, draws))
+        preparation = prepared_volumes.of_config(vars(settings))
+        row = volume_results.evaluate(models.model, item, preparation, data.classes, folder, draws)
+        return Judged(row)
 
 
 def _size(settings: VolumeSegmentationSettings) -> tuple[int, int, int] | None:
@@ -134,12 +139,17 @@ def _check_crop(settings: VolumeSegmentationSettings, stride: tuple[int, int, in
         )
 
 
-def _print_voxels(data: VolumeSplits) -> None:
+def _channels(data: Data) -> int:
+    """Return the number of channels of the volumes."""
+    channels: int = data.train.items[0].image.shape[3]
+    return channels
+
+
+def _print_voxels(settings: VolumeSegmentationSettings) -> None:
     """Print how the network reads the volumes."""
-    preparation = data.preparation
-    spacing = preparation.spacing
+    spacing, window = settings.spacing, settings.intensity_window
     voxels = "as stored" if spacing is None else " x ".join(f"{n:g}" for n in spacing) + " mm"
     values = "mean 0 and deviation 1"
-    if preparation.window is not None:
-        values = "{:g} to {:g} mapped to -1 to 1".format(*preparation.window)
-    print(f"voxels {voxels}, orientation {preparation.orientation}, values {values}")
+    if window is not None:
+        values = "{:g} to {:g} mapped to -1 to 1".format(*window)
+    print(f"voxels {voxels}, orientation {settings.orientation}, values {values}")

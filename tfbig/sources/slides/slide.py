@@ -11,7 +11,7 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from tfbig.errors import SourceError
+from tfbig.errors import Advice, SourceError
 from tfbig.sources.intensity import Rescaled, percentiles
 from tfbig.sources.names import title_of
 from tfbig.sources.resolution import (
@@ -276,7 +276,8 @@ class Slide(ABC):
             )
             raise SourceError(
                 f"{self.name}: {pixels}, so that a pixel of a tile would be {rows:.4g} x {columns:.4g} pixels of level "
-                "0; expected squares, within 1 %. Pass level=0 to use the pixels as they are, or resample the slide."
+                "0; expected squares, within 1 %.",
+                Advice.STORED_PIXELS,
             )
         return step
 
@@ -364,15 +365,18 @@ class Slide(ABC):
         if self.mpp is None:
             raise SourceError(
                 f"{self.name}: does not specify its pixel size; expected OpenSlide's mpp, TIFF's resolution tags or "
-                "OME-XML. Pass mpp=0.25 to open_slide."
+                "OME-XML.",
+                Advice.PIXEL_SIZE,
+                mpp=0.25,
             )
         target = UM_TIMES_POWER / magnification if magnification is not None else mpp
         assert target is not None
         if is_plausible((target, target)) and not is_plausible(self.mpp):
             raise SourceError(
                 f"{self.name}: says that its pixels are {self.mpp[0]:.4g} x {self.mpp[1]:.4g} um, and {target:.4g} um "
-                f"are asked for; expected pixels of a slide, {FINEST:g} to {COARSEST:g} um. Pass mpp=0.25 to "
-                "open_slide."
+                f"are asked for; expected pixels of a slide, {FINEST:g} to {COARSEST:g} um.",
+                Advice.PIXEL_SIZE,
+                mpp=0.25,
             )
         return target / self.mpp[0], target / self.mpp[1]
 

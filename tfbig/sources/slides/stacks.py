@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-from tfbig.errors import SourceError
+from tfbig.errors import Advice, SourceError
 
 MAX: Final = "max"
 """Maximum projection: at each pixel the largest value of all planes."""
@@ -32,8 +32,9 @@ def chosen_planes(plane: Plane, count: int, name: str) -> range:
         return range(plane, plane + 1)
     if plane is None:
         raise SourceError(
-            f"{name}: is a stack of {count} planes along z; expected one image. Pass z=0, or another plane up to "
-            f"{count - 1}, or z='max' for the largest value at each pixel to open_slide."
+            f"{name}: is a stack of {count} planes along z; expected one image.",
+            Advice.PLANE,
+            last=count - 1,
         )
     raise SourceError(
         f"{name}: plane {plane!r} along z requested; it has {count}, counted from 0. Use one of these, or 'max'."

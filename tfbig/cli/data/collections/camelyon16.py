@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tfbig.cli.data import lymph_nodes
 from tfbig.cli.data.collection import Collection, Recipe
-from tfbig.cli.data.collection_tables import Found, Table, first_of, shortened
+from tfbig.cli.data.collection_tables import CollectionTable, Found, first_of, shortened
 from tfbig.cli.data.splits import split_rows
 from tfbig.sources.names import title_of
 
@@ -19,7 +19,7 @@ def read(folder: Path, seed: int) -> Found:
         folder: Folder of the downloaded files.
         seed: Random seed of splits that are drawn.
     """
-    found, table = Found(), Table(lymph_nodes.LYMPH_NODES)
+    found, table = Found(), CollectionTable(lymph_nodes.LYMPH_NODES)
     slides = lymph_nodes.slides_of(folder, r"(normal|tumor|test)_\d+")
     corrected = lymph_nodes.corrected_labels(folder, r"(normal|tumor|test)_\d+")
     labels = corrected.labels if corrected else _challenge_labels(folder, slides, found)

@@ -8,7 +8,7 @@ import numpy as np
 
 from tfbig.cli.data import lymph_nodes
 from tfbig.cli.data.collection import Collection, Recipe
-from tfbig.cli.data.collection_tables import Found, Table, first_of, read_rows, shortened
+from tfbig.cli.data.collection_tables import CollectionTable, Found, first_of, read_rows, shortened
 from tfbig.cli.data.splits import split_rows
 from tfbig.sources.names import title_of
 from tfbig.units import counted
@@ -27,7 +27,7 @@ def read(folder: Path, seed: int) -> Found:
         folder: Folder of the downloaded files.
         seed: Random seed of splits that are drawn.
     """
-    found, table = Found(), Table(lymph_nodes.LYMPH_NODES)
+    found, table = Found(), CollectionTable(lymph_nodes.LYMPH_NODES)
     slides = lymph_nodes.slides_of(folder, r"patient_\d+_node_\d+")
     corrected = lymph_nodes.corrected_labels(folder, r"patient_\d+_node_\d+")
     labels = corrected.labels if corrected else _stages(folder)
@@ -47,7 +47,7 @@ def read(folder: Path, seed: int) -> Found:
     return found
 
 
-def _split(table: Table, unlabelled: int, seed: int) -> list[str]:
+def _split(table: CollectionTable, unlabelled: int, seed: int) -> list[str]:
     """Choose the validation slides of CAMELYON17, and test patients where they have no labels; return the rules."""
     if table.rows and not table.of_split("test"):
         table.rows = split_rows(table.rows, (0.7, 0.1, 0.2), seed)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tfbig.cli.data.collection import Collection, Recipe
-from tfbig.cli.data.collection_tables import Found, Table, shortened
+from tfbig.cli.data.collection_tables import CollectionTable, Found, shortened
 from tfbig.cli.data.splits import split_rows
 from tfbig.sources.slides.pictures import PICTURE_SUFFIXES
 
@@ -23,7 +23,7 @@ def read(folder: Path, seed: int) -> Found:
     found = Found()
     trained, tested = (_class_folders(folder, f"{part}*") for part in ("train", "val"))
     names = tuple(sorted({path.name for path in (*trained, *tested)}))
-    table = Table(names, "images")
+    table = CollectionTable(names, "images")
     for split, folders in (("train", trained), ("test", tested)):
         for path in (picture for each in folders for picture in _pictures(each)):
             name = str(path.relative_to(folder))

@@ -5,7 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from tfbig.cli.data.collection import Collection, Recipe
-from tfbig.cli.data.collection_tables import EIGHTY_TWENTY, Found, Table, read_rows, shortened
+from tfbig.cli.data.collection_tables import (
+    EIGHTY_TWENTY,
+    CollectionTable,
+    Found,
+    read_rows,
+    shortened,
+)
 from tfbig.cli.data.gleason_grades import ISUP_CLASSES, grade_of
 from tfbig.cli.data.splits import split_rows
 from tfbig.sources.names import title_of
@@ -20,7 +26,11 @@ def read(folder: Path, seed: int) -> Found:
         folder: Folder of the downloaded files.
         seed: Random seed of splits that are drawn.
     """
-    found, slides, all_slides = Found(), Table(ISUP_CLASSES), Table(ISUP_CLASSES, "patchgd")
+    found, slides, all_slides = (
+        Found(),
+        CollectionTable(ISUP_CLASSES),
+        CollectionTable(ISUP_CLASSES, "patchgd"),
+    )
     file = folder / "train.csv"
     rows = read_rows(file, {"slide": ("image_id",), "grade": ("isup_grade",)})
     split_of_slide = _splits(folder / "splits")

@@ -7,7 +7,13 @@ from pathlib import Path
 
 from tfbig.cli.data import tcga_slides
 from tfbig.cli.data.collection import Collection, Recipe
-from tfbig.cli.data.collection_tables import EIGHTY_TWENTY, Found, Table, read_rows, shortened
+from tfbig.cli.data.collection_tables import (
+    EIGHTY_TWENTY,
+    CollectionTable,
+    Found,
+    read_rows,
+    shortened,
+)
 from tfbig.cli.data.splits import split_rows
 
 NORMAL_TISSUE = "11"
@@ -23,7 +29,7 @@ def read(folder: Path, seed: int) -> Found:
         folder: Folder of the downloaded files.
         seed: Random seed of the split.
     """
-    found, table = Found(), Table(("LUAD", "LUSC"))
+    found, table = Found(), CollectionTable(("LUAD", "LUSC"))
     sheets = sorted(folder.glob("gdc_sample_sheet*.tsv"))
     columns = {"file": ("File Name",), "project": ("Project ID",)}
     projects = {

@@ -9,7 +9,7 @@ import numpy as np
 
 from tfbig.cli.data import tcga_slides
 from tfbig.cli.data.collection import Collection, Recipe
-from tfbig.cli.data.collection_tables import Found, Table, first_of, read_rows, shortened
+from tfbig.cli.data.collection_tables import CollectionTable, Found, first_of, read_rows, shortened
 from tfbig.cli.data.gleason_grades import ISUP_CLASSES, grade_of, isup
 from tfbig.sources.names import title_of
 
@@ -23,7 +23,7 @@ def read(folder: Path, seed: int) -> Found:
         folder: Folder of the downloaded files.
         seed: Random seed of the slides that are drawn.
     """
-    found, table = Found(), Table(ISUP_CLASSES)
+    found, table = Found(), CollectionTable(ISUP_CLASSES)
     by_slide = _grades_by_slide(folder)
     by_case = {} if by_slide else _grades_by_case(folder)
     of_case: dict[str, list[tuple[Path, int]]] = {}
