@@ -160,7 +160,7 @@ class ABMILX(BagLayer):
         return ops.transpose(ops.reshape(h, shape), (0, 2, 1, 3))
 
     def _weights(self, x: tf.Tensor) -> tf.Tensor:
-        """Return the attention `[N, heads, n]` of each head, of features `[N, heads, n, width / heads]`."""
+        """Compute the attention `[N, heads, n]` of each head, of features `[N, heads, n, width / heads]`."""
         a = self.gate[1](self.gate[0](x))
         if self.plus:
             q, k = ops.split(self.qk(self.plus_norm(x)), 2, axis=-1)

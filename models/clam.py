@@ -152,7 +152,7 @@ class CLAM(BagLayer):
         return self.head(self.reduce(bag))
 
     def _logits(self, h: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """Return the attention `[N, branches, n]` of features `[N, n, width]` before the softmax."""
+        """The attention `[N, branches, n]` of features `[N, n, width]` before the softmax."""
         inner = self.drops[1](self.v(h), training=training)
         if self.gated:
             inner = inner * self.drops[2](self.u(h), training=training)
@@ -168,7 +168,7 @@ class CLAM(BagLayer):
         return _diagonal(self.head(pooled), 2)
 
     def _ends(self, h: tf.Tensor, a: tf.Tensor) -> tf.Tensor:
-        """Return the logits of the instances with the largest and the smallest attention.
+        """The logits of the instances with the largest and the smallest attention.
 
         Args:
             h: Features of the instances, `[N, n, width]`.

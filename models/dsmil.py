@@ -121,7 +121,7 @@ class DSMIL(BagLayer):
         return self.instances(bag)
 
     def _attention(self, bag: Array, critical: tf.Tensor) -> tf.Tensor:
-        """Return the attention `[N, classes, n]` to instances that are similar to the critical ones, `[N, classes]`."""
+        """The attention `[N, classes, n]` to instances that are similar to the critical ones, `[N, classes]`."""
         q = self.q[1](self.q[0](bag))
         q_m = ops.take_along_axis(q, critical[..., None], axis=1)  # [N, classes, hidden]
         a = ops.matmul(q_m, ops.transpose(q, (0, 2, 1)))

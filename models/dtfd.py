@@ -169,7 +169,7 @@ class DTFDMIL(BagLayer):
         return x
 
     def _members(self, h: tf.Tensor, training: bool | None) -> tf.Tensor:
-        """Return a mask `[N, groups, n]` of the instances of each pseudo-bag, of features `[N, n, width]`."""
+        """Divide the instances of features `[N, n, width]` among pseudo-bags: a mask `[N, groups, n]`."""
         batch, count = ops.shape(h)[0], ops.shape(h)[1]
         _check_size(count, self.groups)
         if training and self.shuffle:

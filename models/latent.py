@@ -148,7 +148,7 @@ class BagHead(WithParts, layers.Layer):
         return logits
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the layer."""
+        """The arguments of the layer."""
         config: dict[str, Any] = super().get_config()
         return config | {"positions": self.positions} | self.parts_config()
 

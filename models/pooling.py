@@ -37,7 +37,7 @@ def softmax(x: tf.Tensor, axis: int = -1) -> tf.Tensor:
 
 
 def largest(values: tf.Tensor, most: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the indices of the largest values along the last axis.
+    """Find the indices of the largest values along the last axis.
 
     Args:
         values: Values `[N, k, n]`; those of `NEVER` do not exist.
@@ -325,7 +325,7 @@ class Gate(BagLayer):
         super().build(shape)
 
     def call(self, bag: tf.Tensor) -> tf.Tensor:
-        """Return the attention logits `[N, n]` of the instances of bags `[N, n, d]`."""
+        """Compute the attention logits `[N, n]` of the instances of bags `[N, n, d]`."""
         inner = self.v(bag) * self.u(bag) if self.gated else self.v(bag)
         return at_least_float32(self.w(inner)[..., 0])
 

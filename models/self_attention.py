@@ -263,7 +263,7 @@ class SelfAttention(BagLayer):
         return self.out(ops.reshape(attended, (ops.shape(x)[0], -1, self.width)))
 
     def first_row(self, x: tf.Tensor) -> tf.Tensor:
-        """Return the attention of the first token to each token, the mean over the heads.
+        """The attention of the first token to each token, the mean over the heads.
 
         Args:
             x: Tokens `[N, n, width]`.

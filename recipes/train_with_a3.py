@@ -61,7 +61,7 @@ class A3Images(ImageTask):
         return keras.losses.BinaryCrossentropy(from_logits=True), weights
 
     def metrics(self, settings: ImageSettings, target: Target, data: Data) -> list[Any]:
-        """Return metrics of shares of classes."""
+        """Metrics of shares of classes."""
         return [keras.metrics.CategoricalAccuracy(name="accuracy")]
 
     def batches(
@@ -73,7 +73,7 @@ class A3Images(ImageTask):
         learns: bool = False,
         weights: Any = None,
     ) -> tf.data.Dataset:
-        """Return the images of a split and their shares of classes."""
+        """The images of a split and their shares of classes."""
         classes = len(data.classes)
         if learns:
             return augmented(part, settings, classes, shard)

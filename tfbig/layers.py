@@ -102,7 +102,7 @@ class Streamed(tf_errors.UnwrappedCall):
             keras.saving.register_keras_serializable(package="tfbig")(cls)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Return the output for an image `[N, H, W, C]`, or a list of images."""
+        """Compute the output for an image `[N, H, W, C]`, or a list of images."""
         tensors = [tf.convert_to_tensor(t) for t in keras.tree.flatten(inputs)]
         if keras_internals.in_stateless_scope() or not any(t.shape.rank == 4 for t in tensors):
             return self._plain(inputs, training)  # values replace the variables, or no image

@@ -27,7 +27,7 @@ def ceil_div(a: Any, b: Any) -> Any:
 
 
 def aligned(size: int) -> int:
-    """Return the bytes that an array of `size` bytes occupies: whole alignments, and at least one."""
+    """The bytes that an array of `size` bytes occupies: whole alignments, and at least one."""
     count: int = ceil_div(size, ALIGNMENT)
     return max(count, 1) * ALIGNMENT
 

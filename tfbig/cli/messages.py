@@ -33,12 +33,7 @@ LOOK = "make tiles with tfbig tile, look at its pictures, and use them with --co
 
 
 def in_flags(error: Exception, command: str) -> str:
-    """Return the text of an error, with flags in place of arguments of Python.
-
-    Args:
-        error: The error.
-        command: Name of the command.
-    """
+    """The text of an error, with flags of a command in place of arguments of Python."""
     text = str(error)
     if isinstance(error, SourceError) and error.advice:
         text = f"{error.problem} {_ADVICE[error.advice].format(**error.values)}"

@@ -109,10 +109,7 @@ def _read_ahead(tiles: Bag, at_once: int) -> Iterator[tuple[int, npt.NDArray[Any
 
 
 def checksum(settings: FeaturesSettings) -> str | None:
-    """Return the SHA-256 of the file of `--encoder-weights`, or None without.
-
-    Args:
-        settings: Settings of the command.
+    """The SHA-256 of the file of `--encoder-weights`, or None without.
 
     Raises:
         SourceError: The file cannot be read, or has another SHA-256 than `--weights-sha256`.

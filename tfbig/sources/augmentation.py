@@ -123,7 +123,7 @@ class Augmentation:
     def __call__(
         self, tile: npt.NDArray[np.uint8], mean: float | None = None
     ) -> npt.NDArray[np.uint8]:
-        """Return an augmented tile.
+        """Augment a tile.
 
         Stains, saturation and hue do not apply to tiles with one channel.
 
@@ -367,7 +367,7 @@ class AugmentedImage(View):
 
 
 def _mean_luma(source: Source, change: Augmentation) -> float:
-    """Return the mean luma, 0 to 1, of sampled pixels after stains and brightness."""
+    """The mean luma, 0 to 1, of sampled pixels after stains and brightness."""
     with _sampling:
         sample = _samples.get(source)
         if sample is None:

@@ -144,7 +144,7 @@ def _called(name: str) -> str:
 def _chosen(
     path: PathLike, found: list[_Outline], rule: OutlineRule
 ) -> tuple[list[_Outline], Counter[str]]:
-    """Return the outlines that count, and the numbers of the others by what they are.
+    """Choose the outlines that count, and count the others by what they are.
 
     Raises:
         SourceError: There is none, or several classes could count.

@@ -121,7 +121,7 @@ def _print_commands(recipes: Sequence[Recipe], found: Found, out: Path | None) -
 
 
 def _is_usable(recipe: Recipe, tables: Mapping[str, CollectionTable], found: Found) -> bool:
-    """Return whether there is what a recipe reads."""
+    """Whether there is what a recipe reads."""
     if not recipe.table:
         return found.folder is not None
     table = tables.get(recipe.table)
@@ -147,11 +147,7 @@ def command(recipe: Recipe, data: Path) -> str:
 def write(table: CollectionTable, folder: Path, folds: int | None, seed: int) -> None:
     """Write a table, and for `slides.csv` the split or each fold in the format of CLAM.
 
-    Args:
-        table: Table of the data set.
-        folder: Folder for the files.
-        folds: Number of folds, or None for the split of the data set.
-        seed: Random seed of the folds.
+    Without `folds`, the split is that of the data set.
 
     Raises:
         SourceError: The folder has a table of other items.
@@ -171,7 +167,7 @@ def write(table: CollectionTable, folder: Path, folds: int | None, seed: int) ->
 
 
 def _row(row: dict[str, str], table: CollectionTable) -> dict[str, str]:
-    """Return a row with the columns of its file."""
+    """A row with the columns of its file."""
     if table.name not in COLUMNS:
         return row
     return {COLUMNS[table.name]: row["path"], "label": row["label"], "split": row["split"]}

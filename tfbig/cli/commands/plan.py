@@ -66,7 +66,7 @@ def model_of(name: str, custom: Sequence[str] = ()) -> tuple[Any, Config]:
 
 
 def _meant(name: str) -> str:
-    """Return the networks whose names are most like a wrong one, or some networks."""
+    """Name the networks that are most like a wrong name, or some networks."""
     meant = flag_errors.closest(name, [n for n in dir(keras.applications) if n[0].isupper()], 2)
     if meant:
         return f"Did you mean {' or '.join(meant)}?"

@@ -28,10 +28,7 @@ def run(settings: TileSettings) -> int:
 
 
 def work(settings: TileSettings) -> slide_batch.Work[TileSettings]:
-    """Return the work on slides.
-
-    Args:
-        settings: Settings of the command.
+    """Set up the work on slides.
 
     Raises:
         SourceError: Flags contradict each other.

@@ -25,7 +25,7 @@ from tfbig.sources.table import SPLITS, Row
 
 
 def load(settings: MILSettings) -> Data:
-    """Return the data that `--bags` names."""
+    """Open the data that `--bags` names."""
     if settings.data is None:
         raise FlagError(
             "--task mil needs --data: a table of slides, a folder of slides for each class, or a folder with bags.csv. "
@@ -179,7 +179,7 @@ def _check_pixels(
 
 
 def _read_coords(settings: MILSettings, rows: Sequence[Row]) -> dict[Path, Coords]:
-    """Return `{file: tiles}` of `--coords`, without files that are missing or damaged.
+    """Read the tiles of each file of `--coords`, without files that are missing or damaged.
 
     Raises:
         SourceError: A flag contradicts what a file was made with, or files differ in it.

@@ -220,7 +220,7 @@ def _free(files: SlideFiles, rows: Sequence[Row]) -> list[str]:
 def load(
     settings: CohortSettings, slides: Labelled, open_split: Callable[[list[Row]], Any]
 ) -> Data:
-    """Return the data of each split; in an evaluation, of the test slides only."""
+    """Open the data of each split; in an evaluation, of the test slides only."""
     data = slides.data(
         lambda split: open_split(slides.table.of_split(split, "slides")), bool(settings.test_only)
     )
@@ -297,12 +297,12 @@ class Opener:
         return bag
 
     def with_pixels(self, data: Data) -> Data:
-        """Return the data with the size of the pixels of each slide in its table; print lines about odd ones."""
+        """Write the size of the pixels of each slide into the table of the data; print lines about odd ones."""
         scales.say(self.scales, self.run)
         return replace(data, table=scales.with_pixels(data.table, self.scales, title_of))
 
     def placed_on(self, bag: sources.Bag) -> Placed | None:
-        """Return a function that opens the slide of a bag of `tiles`, and its tiles; None for other bags."""
+        """A function that opens the slide of a bag of `tiles`, and its tiles; None for other bags."""
         if bag.name not in self._tiled:
             return None
         path, coords = self._tiled[bag.name]

@@ -95,7 +95,7 @@ class Found:
 
 
 def read_rows(path: Path, columns: Mapping[str, Sequence[str]]) -> list[Row]:
-    """Return the rows of a CSV or TSV file; `columns` are the names that each may have, by its name in the result.
+    """Read the rows of a CSV or TSV file; `columns` are the names that each may have, by its name in the result.
 
     Raises:
         SourceError: The file cannot be read, has no rows, or lacks a column.
@@ -106,11 +106,9 @@ def read_rows(path: Path, columns: Mapping[str, Sequence[str]]) -> list[Row]:
 
 
 def with_features(table: CollectionTable, folder: Path) -> tuple[CollectionTable, list[str]]:
-    """Return the table of the files of features of slides, and the names of slides without one.
+    """The table of the files of features of slides, and the names of slides without one.
 
-    Args:
-        table: Table of slides.
-        folder: Folder with `SLIDE.h5`, searched with subfolders, as CLAM and TRIDENT write them.
+    The folder, with subfolders, holds `SLIDE.h5`, as CLAM and TRIDENT write them.
     """
     files = FeatureFiles(folder)
     bags, without = CollectionTable(table.classes, "bags"), []

@@ -62,12 +62,7 @@ def names(items: Sequence[Any]) -> str:
 
 
 def print_splits(settings: Any, data: Any) -> None:
-    """Print what is trained, validated and tested on.
-
-    Args:
-        settings: Settings of the run.
-        data: Data of the run, with its images by split.
-    """
+    """Print what is trained, validated and tested on."""
     if settings.test_only:
         print(f"evaluating {settings.test_only} on {names(data.test.items)}", flush=True)
         return

@@ -22,7 +22,7 @@ def fold_rows(
     seed: int = 0,
     group: str | None = None,
 ) -> list[Any]:
-    """Return the rows with a `split` of k-fold cross-validation: fold `fold` is for testing, the next for validation.
+    """Write a `split` of k-fold cross-validation into rows: fold `fold` tests, the next one validates.
 
     Every case is tested in one fold, and the same seed makes the same folds. Strata are spread evenly, up to one case;
     with groups as evenly as they allow, by scikit-learn's `StratifiedGroupKFold`, which keeps all cases of a group in
@@ -67,7 +67,7 @@ def _by_case(rows: Sequence[Cells], folds: int, seed: int) -> dict[str, int]:
 
 
 def _by_group(rows: Sequence[Cells], folds: int, seed: int, group: str) -> dict[str, int]:
-    """Return the fold of each case, the same for all cases of a group.
+    """Choose the fold of each case, the same for all cases of a group.
 
     Raises:
         SourceError: There are fewer groups than folds, a row has none, or a case has two.

@@ -50,7 +50,7 @@ class ImageSet:
 
 
 def load(settings: ImageSettings) -> Data:
-    """Return the data that `--images` names."""
+    """Open the data that `--images` names."""
     if settings.data is None:
         raise FlagError(
             "--task images needs --data: a table of slides, a folder of images for each class, or a folder with "

@@ -69,10 +69,7 @@ def maps_of(labels: npt.NDArray[Any]) -> Pixels:
 
 
 def load(settings: InstanceSettings) -> Data:
-    """Return the images of `--data` by split; in an evaluation those for testing alone.
-
-    Args:
-        settings: Settings of the run.
+    """Open the images of `--data` by split; in an evaluation those for testing alone.
 
     Raises:
         SourceError: There is no folder, the table is wrong, a split has no image that can be used, or the images differ
@@ -93,23 +90,16 @@ def load(settings: InstanceSettings) -> Data:
 
 
 def crops(part: Opened, settings: InstanceSettings) -> int:
-    """Return the number of crops of an epoch.
-
-    Args:
-        part: Images of a split.
-        settings: Settings of the run.
-    """
+    """Count the crops of an epoch of the images of a split."""
     pixels = sum(math.prod(each.image.shape[:2]) for each in part.items)
     return settings.crops or max(len(part.items), pixels // math.prod(crop_size(settings.crop)))
 
 
 def drawn(part: Opened, settings: InstanceSettings, shard: Shard = ALL_BATCHES) -> tf.data.Dataset:
-    """Return the batches of an epoch of random crops: images uint8 `[N, h, w, C]`, maps float32 `[N, h, w, 2]`.
+    """The batches of an epoch of random crops: images uint8 `[N, h, w, C]`, maps float32 `[N, h, w, 2]`.
 
-    Args:
-        part: Images of a split; they must exist as long as the dataset.
-        settings: Settings of the run.
-        shard: Batches of this worker, and the epoch to start with.
+    The images must exist as long as the dataset. `shard` has the batches of this worker, and the epoch to start
+    with.
     """
     size = crop_size(settings.crop)
     count = crops(part, settings)
@@ -125,12 +115,9 @@ def drawn(part: Opened, settings: InstanceSettings, shard: Shard = ALL_BATCHES) 
 
 
 def whole(part: Opened, stride: int, shard: Shard = ALL_BATCHES) -> tf.data.Dataset:
-    """Return whole images and their maps, padded to multiples of a stride, one at a time.
+    """Whole images and their maps, padded to multiples of a stride, one at a time.
 
-    Args:
-        part: Images of a split; they must exist as long as the dataset.
-        stride: Stride of the network.
-        shard: Batches of this worker.
+    The images must exist as long as the dataset. `shard` has the batches of this worker.
     """
 
     def item(number: int, _: int) -> tuple[Pixels, npt.NDArray[np.float32]]:

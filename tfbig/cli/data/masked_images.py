@@ -51,12 +51,10 @@ class MaskedImage:
 
 
 def load(settings: MaskedSettings, open_row: Callable[[Row, Any], Any] | None = None) -> Data:
-    """Return the images of `--data` by split; in an evaluation those for testing alone.
+    """Open the images of `--data` by split; in an evaluation those for testing alone.
 
-    Args:
-        settings: Settings of the run.
-        open_row: Function from a row, with the paths of both as `files`, and the settings to an image and its mask; by
-            default a `MaskedImage`.
+    `open_row` opens an image and its mask, by default a `MaskedImage`, from a row with the paths of both as
+    `files`, and the settings.
 
     Raises:
         SourceError: There is no folder, the table is wrong, or a split has no image that can be used.
@@ -82,12 +80,7 @@ def print_counts(data: Data) -> None:
 
 
 def steps(part: Opened, settings: PatchGDSegmentationSettings) -> int:
-    """Return the number of batches of all images; the last may be smaller.
-
-    Args:
-        part: Images of a split.
-        settings: Settings of the run.
-    """
+    """Count the batches of all images; the last may be smaller."""
     return -(-len(part.items) // settings.batch_size)
 
 
@@ -97,13 +90,10 @@ def dataset(
     learns: bool = False,
     shard: Shard = ALL_BATCHES,
 ) -> tf.data.Dataset:
-    """Return the batches of an epoch, handles of padded images and of their masks.
+    """The batches of an epoch, handles of padded images and of their masks.
 
-    Args:
-        part: Images of a split; they must exist as long as the dataset.
-        settings: Settings of the run.
-        learns: Whether images are shuffled, differently in every epoch.
-        shard: Batches of this worker, and the epoch to start with.
+    The images must exist as long as the dataset. With `learns`, they are shuffled, differently in every epoch.
+    `shard` has the batches of this worker, and the epoch to start with.
     """
     padded = [image.padded(settings.patch) for image in part.items]
     sizes = [float(image.image.shape[0] * image.image.shape[1]) for image in padded]

@@ -83,10 +83,7 @@ class _Found(NamedTuple):
 
 
 def load(settings: SceneSettings) -> Data:
-    """Return the scenes of `--data` by split, and print what they are; in an evaluation those for testing alone.
-
-    Args:
-        settings: Settings of the run.
+    """Open the scenes of `--data` by split, and print what they are; in an evaluation those for testing alone.
 
     Raises:
         SourceError: The table is wrong, or a split has no scene that can be used.
@@ -186,7 +183,7 @@ def _with_splits(table: Table, settings: SceneSettings) -> Table:
 
 
 def _open_scene(row: Row) -> _Found:
-    """Return the scene of a row, and the path of its label."""
+    """Open the scene of a row, and find the path of its label."""
     for name, path in zip(FILES, row["files"], strict=True):
         if not path.is_file():
             raise SourceError(f"{row.place}: no such {name} {row[name]}. Correct the path.")
@@ -239,7 +236,7 @@ def _decided_bands(
 
 
 def _decided_classes(settings: SceneSettings, found: Mapping[str, Opened]) -> SceneSettings:
-    """Return the settings with the names of the classes: of the flag, or of all training and validation labels."""
+    """Fill in the names of the classes: of the flag, or of all training and validation labels."""
     if settings.target != "class" or settings.class_names:
         return settings
     numbers, names, outlined = -1, set[str](), False
@@ -281,7 +278,7 @@ def _in_order(names: set[str]) -> list[str]:
 
 
 def _labelled(settings: SceneSettings, found: _Found) -> LabelledScene:
-    """Return a scene with its labels.
+    """Open a scene with its labels.
 
     Raises:
         SourceError: It has another number of bands, or the labels do not fit.

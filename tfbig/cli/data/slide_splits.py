@@ -16,7 +16,7 @@ from tfbig.sources.table import Row, Table
 
 
 def load(settings: SegmentationSettings) -> Data:
-    """Return the slides of `--data`, by split.
+    """Open the slides of `--data`, by split.
 
     Raises:
         SourceError: The table is wrong, or there are too few slides.
@@ -56,7 +56,7 @@ def _of_folder(settings: SegmentationSettings) -> Data:
 
 
 def _of_table(settings: SegmentationSettings, path: Path) -> Data:
-    """Return the slides of a table; in an evaluation those for testing, or if there are none, for validation."""
+    """Open the slides of a table; in an evaluation those for testing, or if there are none, for validation."""
     table = _read(settings, path)
     open_row = slides_and_masks.opener(Masking.of(settings), outline_rule(settings))
     sets = run_data.open_all(table, open_row, settings, "slide_id", "slides")

@@ -49,7 +49,7 @@ class Labelled:
         return len(self.classes) if self.columns.whole else None
 
     def data(self, open_split: Callable[[str], Any], test_only: bool) -> Data:
-        """Return the data of all splits, or in an evaluation of the test set alone."""
+        """Open the data of all splits, or in an evaluation of the test set alone."""
         decided = {} if self.count is None else {"num_classes": self.count}
         return Data.opened(open_split, self.classes, test_only, cases=self.cases, decided=decided)
 

@@ -94,12 +94,7 @@ def input_of(settings: PredictSettings, channels: int, default: str | None = Non
 def classes_of(
     settings: PredictSettings, count: int, names: Sequence[str] | None = None
 ) -> tuple[str, ...]:
-    """Return the names of the classes: those of the flag, of the run, or numbers.
-
-    Args:
-        settings: Settings of the command.
-        count: Number of classes.
-        names: Names of the run, if known.
+    """The names of the classes: those of the flag, of the run, or numbers.
 
     Raises:
         SourceError: The number of names is not `count`.
@@ -113,12 +108,9 @@ def classes_of(
 
 
 def target_of(settings: PredictSettings, num_outputs: int, config: Config) -> Target:
-    """Return what a network of bags or images predicts: the target of its run, or classes.
+    """What a network of bags or images predicts: the target of its run, or classes.
 
-    Args:
-        settings: Settings of the command.
-        num_outputs: Number of outputs of the model.
-        config: Settings of its run, or an empty dict.
+    `config` is empty without a run.
 
     Raises:
         SourceError: There are names of classes, but the network has none, or another number.

@@ -103,12 +103,7 @@ class Volumes(Predictor):
 
 
 def preparation_of(config: Mapping[str, Any], settings: PredictSettings) -> Preparation:
-    """Return how the network of a run reads volumes.
-
-    Args:
-        config: Settings of the run, or an empty dict.
-        settings: Settings of the command.
-    """
+    """How the network of a run reads volumes; `config` is empty without a run."""
     if config.get("task") != "volume-segmentation":
         side = settings.pad_to or STRIDE
         return Preparation(stride=(side, side, side))

@@ -38,12 +38,12 @@ class Kind:
 
 
 def _has(*names: str) -> Callable[[Path], bool]:
-    """Return a function that returns whether a folder has all files and folders of some names."""
+    """Make a test whether a folder has all files and folders of these names."""
     return lambda folder: all((folder / name).exists() for name in names)
 
 
 def _has_classes(folder: Path) -> bool:
-    """Return whether a folder, or `train` in it, has two folders with files or more, and no images beside them."""
+    """Whether a folder, or `train` in it, has two folders with files or more, and no images beside them."""
     training = folder / "train"
     children = list((training if training.is_dir() else folder).iterdir())
     classes = [
@@ -125,11 +125,7 @@ def choices_of(flag: str) -> dict[str, str]:
 
 
 def kind(name: str, data: str) -> str:
-    """Return the kind of some data.
-
-    Args:
-        name: "images" or "bags".
-        data: Path of the data: a table of slides, or a folder.
+    """Recognise the kind of some data by its files; `name` is "images" or "bags".
 
     Raises:
         ValueError: The folder contains nothing that the rules know, or the table is one of images or bags in a folder.
@@ -149,21 +145,12 @@ def kind(name: str, data: str) -> str:
 
 
 def is_of_slides(data: str) -> bool:
-    """Return whether a table is the one of a folder of slides with masks, rather than of scenes.
-
-    Args:
-        data: Path of the table.
-    """
+    """Whether a table belongs to a folder of slides with masks, rather than to scenes."""
     return Path(data).name == TASKS["segmentation"].table
 
 
 def place(task: str, data: str) -> str:
-    """Return the folder of a table, for tasks that read a folder with it, and the table in a folder for the others.
-
-    Args:
-        task: The task.
-        data: Path of the data.
-    """
+    """Turn the path of a table into that of its folder, or the reverse, as the task expects."""
     path, declared = Path(data), TASKS[task]
     if declared.reads_table:
         return str(path / declared.table) if (path / declared.table).is_file() else data

@@ -71,7 +71,7 @@ def parse(argv: Sequence[str], about: str) -> TrainSettings:
 
 
 def page(argv: Sequence[str], about: str, task: str) -> str:
-    """Return the help: the flags of a task that an evaluation may change."""
+    """The help: the flags of a task that an evaluation may change."""
     flags = {
         name: flag
         for name, flag in flags_of(TASKS[task].settings_class()).items()

@@ -57,15 +57,15 @@ class DenseTask(Task[S]):
 
     @abstractmethod
     def opened(self, settings: S) -> Data:
-        """Return the data of the run, and print what they are."""
+        """Open the data of the run, and print what they are."""
 
     def classes(self, settings: S, data: Data) -> Sequence[str]:
-        """Return the names of the classes of the labels; none where `opened` says which of them are missing."""
+        """The names of the classes of the labels; empty where `opened` says which of them are missing."""
         return ()
 
     @abstractmethod
     def network(self, settings: S, data: Data) -> keras.Model:
-        """Return a new network."""
+        """Build a new network."""
 
     @abstractmethod
     def loss(self, settings: S) -> Any:
@@ -73,7 +73,7 @@ class DenseTask(Task[S]):
 
     @abstractmethod
     def metrics(self, settings: S, data: Data) -> list[keras.metrics.Metric]:
-        """Return new metrics of training and validation."""
+        """New metrics of training and validation."""
 
     @abstractmethod
     def crop(self, settings: S) -> Size | None:
@@ -81,7 +81,7 @@ class DenseTask(Task[S]):
 
     @abstractmethod
     def training(self, settings: S, data: Data) -> Epochs:
-        """Return the epochs of crops or whole images to train on."""
+        """The epochs of crops or whole images to train on."""
 
     @abstractmethod
     def judge(
@@ -90,15 +90,15 @@ class DenseTask(Task[S]):
         """Predict a whole image, compare the prediction with the labels and draw both."""
 
     def padded(self, settings: S, data: Data, item: Any) -> Any:
-        """Return a whole image as the network reads it, with rows and columns that its strides divide."""
+        """Pad a whole image as the network reads it, to rows and columns that its strides divide."""
         return item
 
     def validated(self, settings: S, data: Data) -> Sequence[Any]:
-        """Return what an epoch is validated on: whole images."""
+        """The whole images that an epoch is validated on."""
         return [self.padded(settings, data, item) for item in data.val.items]
 
     def largest_validated(self, settings: S, data: Data) -> Any:
-        """Return the image, or the shape of a batch, of the largest step of validation."""
+        """The image, or the shape of a batch, of the largest step of validation."""
         return _largest(self.validated(settings, data))
 
     def streamed(self, settings: S, twin: keras.Model) -> Any:
@@ -114,11 +114,11 @@ class DenseTask(Task[S]):
         return f"{item.name} {item.image.shape}"
 
     def count(self, settings: S, data: Data) -> int:
-        """Return the number of crops or whole images of an epoch."""
+        """Count the crops or whole images of an epoch."""
         return int(settings.crops) if self.crop(settings) else len(data.train.items)
 
     def steps(self, settings: S, data: Data) -> int:
-        """Return the number of batches of an epoch; the last may be smaller."""
+        """Count the batches of an epoch; the last may be smaller."""
         return -(-self.count(settings, data) // int(settings.batch_size))
 
     def load(self, settings: S) -> Data:
@@ -133,7 +133,7 @@ class DenseTask(Task[S]):
         return data
 
     def models(self, settings: S, data: Data) -> Models:
-        """Return new models, initialised from the seed; a plain twin has no metrics, so that any Keras can load it."""
+        """Build models, initialised from the seed; a plain twin has no metrics, so that any Keras can load it."""
         keras.config.set_dtype_policy(settings.precision)
         keras.utils.set_random_seed(settings.seed)
         twin = machine.synchronize_norm(settings, self.network(settings, data))
@@ -148,13 +148,13 @@ class DenseTask(Task[S]):
         return Models(model, twin)
 
     def plans(self, models: Models, settings: S, data: Data) -> Plans | None:
-        """Return the plans of the largest steps; plain Keras has none."""
+        """The plans of the largest steps; plain Keras has none."""
         if settings.test_only or models.model is models.twin:
             return None
         return self.plans_of(models.model, settings, data)
 
     def plans_of(self, model: Any, settings: S, data: Data) -> Plans:
-        """Return the plans of the largest steps of a streamed model."""
+        """The plans of the largest steps of a streamed model."""
         train, crop = data.train.items, self.crop(settings)
         if crop:
             largest: Any = (settings.batch_size, *crop, train[0].image.shape[-1])
@@ -174,7 +174,7 @@ class DenseTask(Task[S]):
     def epochs_of(
         self, settings: S, data: Data, draw: Callable[[Sequence[int]], Sequence[Any]]
     ) -> Epochs:
-        """Return epochs of crops or whole images that are drawn before each epoch and read strip by strip."""
+        """Epochs of crops or whole images that are drawn before each epoch and read strip by strip."""
         count, size = self.count(settings, data), settings.batch_size
 
         @lru_cache(maxsize=2)  # a dataset does not hold its crops
@@ -188,7 +188,7 @@ class DenseTask(Task[S]):
         return Epochs(self.steps(settings, data), batches, names)
 
     def validation(self, settings: S, data: Data) -> Epochs:
-        """Return the epochs of what is validated on, one image at a time."""
+        """The epochs of what is validated on, one image at a time."""
         images = self.validated(settings, data)
 
         def batches(shard: Shard) -> Any:
@@ -199,7 +199,7 @@ class DenseTask(Task[S]):
     def _batches(
         self, settings: S, data: Data, images: Sequence[Any], chosen: Sequence[int], size: int
     ) -> Any:
-        """Return batches of some of the images."""
+        """Make batches of some of the images."""
         like, dense = data.train.items[0], machine.is_plain(settings)
         return dense_items.dataset([images[i] for i in chosen], like, self.parts, size, dense)
 

@@ -180,7 +180,7 @@ def _trained(path: Path, name: str, weights: str) -> Any:
 
 
 def _fetched(name: str) -> str:
-    """Return the file of the published weights of a network, which is fetched once.
+    """Find the file of the published weights of a network, which is fetched once.
 
     Raises:
         SourceError: There are none, or they cannot be fetched.

@@ -209,7 +209,7 @@ def scheduled_rate(settings: TrainSettings, epochs: float) -> float:
 
 
 def _schedule(settings: TrainSettings, steps: int) -> keras.callbacks.Callback:
-    """Return the callback that sets the learning rate of an epoch, or of a step."""
+    """The callback that sets the learning rate of an epoch, or of a step."""
     if settings.schedule in ("linear", "step-cosine") or settings.warmup:
         if settings.schedule not in ("linear", "cosine", "step-cosine"):
             raise FlagError(

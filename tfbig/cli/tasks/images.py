@@ -41,7 +41,7 @@ class ImageTask(LabelTask[ImageSettings]):
     """Training and evaluation with `--task images`."""
 
     def resolved(self, settings: ImageSettings) -> ImageSettings:
-        """Return the settings without gaps, with what an evaluated run decided.
+        """Fill in defaults; in an evaluation, take what the training set of the run decided.
 
         Raises:
             SourceError: Flags contradict each other.
@@ -205,7 +205,7 @@ def _baseline(settings: ImageSettings, shape: Shape, num_outputs: int) -> Models
 
 
 def _by_patches(settings: ImageSettings, shape: Shape, num_outputs: int) -> PatchGD:
-    """Return the PatchGD model of an encoder and a head.
+    """Build the PatchGD model of an encoder and a head.
 
     Raises:
         SourceError: Flags contradict each other, or `--encoder-weights` cannot be used.
@@ -274,12 +274,9 @@ def _scale(settings: ImageSettings) -> dict[str, Any]:
 
 
 def _cells(settings: ImageSettings, shape: Shape, inside: Sequence[int]) -> tuple[int, int] | None:
-    """Return rows and columns of Z, or None if images differ in size.
+    """The rows and columns of Z, or None if images differ in size.
 
-    Args:
-        settings: Settings of the run.
-        shape: Shape of the images.
-        inside: Rows and columns of the map of a patch, or an empty tuple.
+    `inside` are the rows and columns of the map of a patch, or empty.
     """
     extents = [extent for extent in shape[:-1] if extent is not None]
     if len(extents) < len(shape) - 1:
@@ -294,7 +291,7 @@ def _cells(settings: ImageSettings, shape: Shape, inside: Sequence[int]) -> tupl
 
 
 def _series(settings: ImageSettings, shape: Shape, num_outputs: int) -> Any:
-    """Return the networks of the paper for time series."""
+    """Build the networks of the paper for time series."""
     if settings.mode == "offload":
         raise FlagError("--encoder series: series fit in memory; use --mode device or patchgd.")
     length, channels = (extent or 0 for extent in shape)

@@ -56,7 +56,7 @@ class InstancesTask(DenseTask[InstanceSettings]):
         return CLASSES
 
     def network(self, settings: InstanceSettings, data: Data) -> keras.Model:
-        """Return a new U-Net from images to maps."""
+        """Build a U-Net from images to maps."""
         channels = data.train.items[0].image.shape[2]
         mean, std = [0.0] * channels, [255.0] * channels
         width, depth = settings.filters, settings.depth
@@ -83,13 +83,13 @@ class InstancesTask(DenseTask[InstanceSettings]):
         return replace(item, image=sources.Padded(item.image, 2**settings.depth))
 
     def training(self, settings: InstanceSettings, data: Data) -> Epochs:
-        """Return epochs of crops at random places and their maps, in memory."""
+        """Epochs of crops at random places and their maps, in memory."""
         names = [self.identity(each) for each in data.train.items]
         batches = partial(instance_images.drawn, data.train, settings)
         return Epochs(self.steps(settings, data), batches, names)
 
     def validation(self, settings: InstanceSettings, data: Data) -> Epochs:
-        """Return the epochs of whole images and their maps."""
+        """The epochs of whole images and their maps."""
         batches = partial(instance_images.whole, data.val, 2**settings.depth)
         return Epochs(len(data.val.items), batches)
 

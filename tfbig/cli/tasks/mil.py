@@ -78,7 +78,7 @@ class MIL(LabelTask[MILSettings]):
     loop = "exact"
 
     def resolved(self, settings: MILSettings) -> MILSettings:
-        """Return the settings with the scale that the encoder expects, and what an evaluated run decided."""
+        """Fill in the scale that the encoder expects; in an evaluation, take what the training of the run decided."""
         return encoder_weights.with_scale(_of_features(super().resolved(settings)))
 
     def opened(self, settings: MILSettings) -> Data:

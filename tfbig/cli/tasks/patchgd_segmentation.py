@@ -40,7 +40,7 @@ class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings]):
     means = OVERLAPS
 
     def resolved(self, settings: PatchGDSegmentationSettings) -> PatchGDSegmentationSettings:
-        """Return the settings with the scale of pixels, after checking that they fit each other.
+        """Fill in the scale of pixels, after checking that the settings fit each other.
 
         Raises:
             SourceError: They do not.
@@ -126,10 +126,7 @@ class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings]):
 
 
 def make_model(settings: PatchGDSegmentationSettings) -> PatchGDSegmentation:
-    """Return a new model: a network without pooling, and a decoder that doubles its map until it is a patch.
-
-    Args:
-        settings: Settings of the run.
+    """Build a model: a network without pooling, and a decoder that doubles its map until it is a patch.
 
     Raises:
         SourceError: `--patch` does not fit the network.

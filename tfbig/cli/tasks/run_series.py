@@ -43,11 +43,6 @@ def run(task: Task[Any], settings: TrainSettings, series: Sequence[Member]) -> i
     Runs that have finished are not made again. A run whose training diverges is reported, and the next one starts; any
     other error ends the command.
 
-    Args:
-        task: The task.
-        settings: Settings of all runs.
-        series: The runs.
-
     Raises:
         SourceError: Fewer than two runs have finished, or one that is continued has lost its checkpoints.
     """

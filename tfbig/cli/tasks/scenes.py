@@ -50,14 +50,14 @@ class Scenes(DenseTask[SceneSettings]):
         return settings
 
     def opened(self, settings: SceneSettings) -> Data:
-        """Return the scenes, and print what they are."""
+        """Open the scenes, and print what they are."""
         data = scenes.load(settings)
         if not settings.test_only:
             scenes.check_crop(settings, data.train.items)
         return data
 
     def network(self, settings: SceneSettings, data: Data) -> keras.Model:
-        """Return a new U-Net."""
+        """Build a new U-Net."""
         return make_model(settings)
 
     def streamed(self, settings: SceneSettings, twin: keras.Model) -> Any:
@@ -77,7 +77,7 @@ class Scenes(DenseTask[SceneSettings]):
         return make_loss(settings)
 
     def metrics(self, settings: SceneSettings, data: Data) -> list[keras.metrics.Metric]:
-        """Return the accuracy of classes, or the mean absolute error of values."""
+        """The accuracy of classes, or the mean absolute error of values."""
         if settings.target == "class":
             return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
         return [keras.metrics.MeanAbsoluteError(name="mae")]
@@ -87,14 +87,14 @@ class Scenes(DenseTask[SceneSettings]):
         return scenes.crop_of(settings)
 
     def training(self, settings: SceneSettings, data: Data) -> Epochs:
-        """Return epochs of crops at random places that have a label."""
+        """Epochs of crops at random places that have a label."""
         size, count = scenes.crop_of(settings), self.count(settings, data)
         return self.epochs_of(
             settings, data, lambda seed: scenes.draw(data.train.items, size, count, seed)
         )
 
     def validated(self, settings: SceneSettings, data: Data) -> Sequence[LabelledScene]:
-        """Return crops, always the same, or whole scenes where these are trained on or are smaller than a crop."""
+        """Crops, always the same, or whole scenes where these are trained on or are smaller than a crop."""
         size, cropped = scenes.crop_of(settings), _cropped(settings, data)
         return (
             scenes.draw(cropped, size, settings.crops, [settings.seed])
@@ -103,7 +103,7 @@ class Scenes(DenseTask[SceneSettings]):
         )
 
     def largest_validated(self, settings: SceneSettings, data: Data) -> Any:
-        """Return the shape of a crop, for which no crop is drawn, or the largest whole scene."""
+        """The shape of a crop, for which no crop is drawn, or the largest whole scene."""
         size = scenes.crop_of(settings)
         if size is None or not _cropped(settings, data):
             return super().largest_validated(settings, data)
@@ -137,7 +137,7 @@ class Scenes(DenseTask[SceneSettings]):
 
 
 def _cropped(settings: SceneSettings, data: Data) -> list[LabelledScene]:
-    """Return the scenes for validation that are cropped: those that crops fit into; none if scenes are whole."""
+    """The scenes for validation that are cropped: those that crops fit into; empty if scenes are whole."""
     size = scenes.crop_of(settings)
     if size is None:
         return []

@@ -59,7 +59,7 @@ class Segmentation(DenseTask[SegmentationSettings]):
         return replace(settings, data=settings.data or str(EXAMPLE_DATA))
 
     def opened(self, settings: SegmentationSettings) -> Data:
-        """Return the slides, and print what they are."""
+        """Open the slides, and print what they are."""
         slides = slide_splits.load(settings)
         every = slides.every
         if not settings.test_only:
@@ -74,11 +74,11 @@ class Segmentation(DenseTask[SegmentationSettings]):
         return slides
 
     def classes(self, settings: SegmentationSettings, data: Data) -> Sequence[str]:
-        """Return the names of the classes."""
+        """The names of the classes."""
         return settings.class_names
 
     def network(self, settings: SegmentationSettings, data: Data) -> keras.Model:
-        """Return a new gigapixel U-Net."""
+        """Build a new gigapixel U-Net."""
         return gigapixel_unet()
 
     def streamed(self, settings: SegmentationSettings, twin: keras.Model) -> Any:
@@ -91,7 +91,7 @@ class Segmentation(DenseTask[SegmentationSettings]):
         return LOSS
 
     def metrics(self, settings: SegmentationSettings, data: Data) -> list[keras.metrics.Metric]:
-        """Return Dice of the object."""
+        """Dice of the object."""
         return [Dice()]
 
     def crop(self, settings: SegmentationSettings) -> tuple[int, int] | None:
@@ -99,7 +99,7 @@ class Segmentation(DenseTask[SegmentationSettings]):
         return _size(settings)
 
     def training(self, settings: SegmentationSettings, data: Data) -> Epochs:
-        """Return epochs of crops at random places, of random brightness."""
+        """Epochs of crops at random places, of random brightness."""
         size, count = _size(settings), self.count(settings, data)
         brightness = slides_and_masks.BRIGHTNESS if settings.augment == "brightness" else 0
 
@@ -111,7 +111,7 @@ class Segmentation(DenseTask[SegmentationSettings]):
     def padded(
         self, settings: SegmentationSettings, data: Data, item: LabelledSlide
     ) -> LabelledSlide:
-        """Return a whole slide with background below and to the right."""
+        """Pad a whole slide with background below and to the right."""
         return item.padded()
 
     def identity(self, item: LabelledSlide) -> str:
@@ -119,7 +119,7 @@ class Segmentation(DenseTask[SegmentationSettings]):
         return f"{super().identity(item)} {Path(item.labels.name).name}"
 
     def plans(self, models: Models, settings: SegmentationSettings, data: Data) -> Plans | None:
-        """Return the plans of a step; plain Keras is a plan of one strip, to compare with."""
+        """The plans of a step; plain Keras is a plan of one strip, to compare with."""
         if settings.test_only or models.model is not models.twin:
             return super().plans(models, settings, data)
         rows = max(slide.padded().image.shape[0] for slide in (*data.train.items, *data.val.items))

@@ -138,11 +138,7 @@ def by_case(risks: Numbers, part: Part) -> tuple[Numbers, Numbers, Numbers]:
 
 
 def cuts_of(part: Part, num_bins: int) -> tuple[float, ...]:
-    """Return times that cut the events of training cases into equal parts.
-
-    Args:
-        part: Training set.
-        num_bins: Number of bins.
+    """Find the times that cut the events of training cases into equal parts.
 
     Raises:
         SourceError: There are too few events, or at too few times.

@@ -55,41 +55,19 @@ class Task(ABC, Generic[S]):
 
     @abstractmethod
     def load(self, settings: S) -> Data:
-        """Return the data of the run, and print what they are.
-
-        Args:
-            settings: Settings of the run.
-        """
+        """Open the data of the run, and print what they are."""
 
     @abstractmethod
     def models(self, settings: S, data: Data) -> Models:
-        """Return new models, compiled with one optimizer.
-
-        Args:
-            settings: Settings of the run.
-            data: Data of the run.
-        """
+        """Build models, compiled with one optimizer."""
 
     @abstractmethod
     def plans(self, models: Models, settings: S, data: Data) -> Plans | None:
-        """Return the plans of the largest steps, or None if the model is not streamed.
-
-        Args:
-            models: Models of the run.
-            settings: Settings of the run.
-            data: Data of the run.
-        """
+        """The plans of the largest steps, or None if the model is not streamed."""
 
     @abstractmethod
     def fit(self, models: Models, settings: S, data: Data, folder: Path) -> History:
-        """Train from the last checkpoint, and return the history of all epochs.
-
-        Args:
-            models: Models of the run.
-            settings: Settings of the run.
-            data: Data of the run.
-            folder: Run folder.
-        """
+        """Train from the last checkpoint, and return the history of all epochs."""
 
     @abstractmethod
     def curve(self, settings: S) -> Curve:
@@ -101,12 +79,7 @@ class Task(ABC, Generic[S]):
     ) -> None:
         """Write predictions, pictures, and last the metrics, whose presence means that the run has ended.
 
-        Args:
-            models: Models of the run.
-            settings: Settings of the run.
-            data: Data of the run.
-            folder: Run folder.
-            measured: Numbers to save with the metrics.
+        `measured` are numbers to save with the metrics.
         """
 
     def restore(self, models: Models, path: Path) -> None:

@@ -17,12 +17,7 @@ PLAN = "plan.txt"
 
 
 def run(task: Task[Any], settings: TrainSettings) -> int:
-    """Train or evaluate, and return the exit code.
-
-    Args:
-        task: The task.
-        settings: Settings of the run.
-    """
+    """Train or evaluate, and return the exit code."""
     settings = task.resolved(settings)
     data = task.load(settings)
     settings = replace(settings, **data.decided)
@@ -81,7 +76,7 @@ def _fit_and_save(
 
 
 def _rebuilt(task: Task[Any], settings: TrainSettings, data: Any, folder: Path) -> Models:
-    """Return new models with the weights of the run."""
+    """Build models with the weights of the run."""
     models = task.models(settings, data)
     task.restore(models, folder / run_folder.MODEL)
     return models

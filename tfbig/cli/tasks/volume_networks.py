@@ -13,13 +13,7 @@ from tfbig.models.unet3d import unet3d
 
 
 def make(settings: VolumeSegmentationSettings, classes: int, channels: int) -> keras.Model:
-    """Return a new network from volumes `[N, D, H, W, channels]` to logits `[N, D, H, W, classes]`.
-
-    Args:
-        settings: Settings of the run.
-        classes: Number of classes, background included.
-        channels: Channels of the volumes.
-    """
+    """Build a network from volumes `[N, D, H, W, channels]` to logits `[N, D, H, W, classes]`, background included."""
     strides = prepared_volumes.strides_of(vars(settings))
     return unet3d(classes, channels, features=settings.stage_filters, strides=strides)
 

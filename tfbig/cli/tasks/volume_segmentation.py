@@ -31,7 +31,7 @@ class VolumeSegmentation(DenseTask[VolumeSegmentationSettings]):
     means = ("dice", "dice_*")
 
     def opened(self, settings: VolumeSegmentationSettings) -> Data:
-        """Return the volumes, and print what they are."""
+        """Open the volumes, and print what they are."""
         _check_crop(settings, prepared_volumes.of_config(vars(settings)).stride)
         data = volume_cases.load(settings)
         settings = replace(settings, **data.decided)
@@ -44,11 +44,11 @@ class VolumeSegmentation(DenseTask[VolumeSegmentationSettings]):
         return data
 
     def classes(self, settings: VolumeSegmentationSettings, data: Data) -> Sequence[str]:
-        """Return the names of the classes."""
+        """The names of the classes."""
         return data.classes
 
     def network(self, settings: VolumeSegmentationSettings, data: Data) -> keras.Model:
-        """Return a new 3-D U-Net."""
+        """Build a new 3-D U-Net."""
         return volume_networks.make(settings, len(data.classes), _channels(data))
 
     def streamed(self, settings: VolumeSegmentationSettings, twin: keras.Model) -> Any:
@@ -68,7 +68,7 @@ class VolumeSegmentation(DenseTask[VolumeSegmentationSettings]):
     def metrics(
         self, settings: VolumeSegmentationSettings, data: Data
     ) -> list[keras.metrics.Metric]:
-        """Return the mean Dice of the classes."""
+        """The mean Dice of the classes."""
         return [ClassDice(len(data.classes))]
 
     def crop(self, settings: VolumeSegmentationSettings) -> tuple[int, int, int] | None:
@@ -76,7 +76,7 @@ class VolumeSegmentation(DenseTask[VolumeSegmentationSettings]):
         return _size(settings)
 
     def training(self, settings: VolumeSegmentationSettings, data: Data) -> Epochs:
-        """Return epochs of crops at random places, a share of them centred on a label."""
+        """Epochs of crops at random places, a share of them centred on a label."""
         size, count = _size(settings), self.count(settings, data)
         preparation = prepared_volumes.of_config(vars(settings))
         share, mirror = settings.foreground, settings.augment == "mirror"
@@ -91,7 +91,7 @@ class VolumeSegmentation(DenseTask[VolumeSegmentationSettings]):
     def padded(
         self, settings: VolumeSegmentationSettings, data: Data, item: LabelledVolume
     ) -> LabelledVolume:
-        """Return a whole volume that the strides of the network divide."""
+        """Pad a whole volume so that the strides of the network divide it."""
         return volume_cases.whole(item, prepared_volumes.of_config(vars(settings)))
 
     def curve(self, settings: VolumeSegmentationSettings) -> Curve:

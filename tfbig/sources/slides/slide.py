@@ -253,7 +253,7 @@ class Slide(ABC):
         magnification: float | None = None,
         level: int | None = None,
     ) -> float:
-        """Return the side of a pixel at a resolution in pixels of level 0, for tiles that are square there.
+        """The side of a pixel at a resolution in pixels of level 0, for tiles that are square there.
 
         Args:
             mpp: Micrometres per pixel, as in `at`.
@@ -358,7 +358,7 @@ class Slide(ABC):
         return rows / level_rows, columns / level_columns
 
     def _steps_for(self, mpp: float | None, magnification: float | None) -> tuple[float, float]:
-        """Return the size of a pixel at `mpp` or `magnification` in pixels of level 0."""
+        """The size of a pixel at `mpp` or `magnification` in pixels of level 0."""
         if self.mpp is None and magnification is not None and self.magnification is not None:
             step = self.magnification / magnification
             return step, step

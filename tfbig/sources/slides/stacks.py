@@ -14,12 +14,9 @@ Plane: TypeAlias = int | str | None
 
 
 def chosen_planes(plane: Plane, count: int, name: str) -> range:
-    """Return the planes of which each pixel is the maximum: one plane, or for a projection all.
+    """Choose the planes of which each pixel is the maximum: one plane, or for a projection all.
 
-    Args:
-        plane: The choice.
-        count: Number of planes of the stack.
-        name: Name of the file for error messages.
+    `count` is the number of planes; `name` is for error messages.
 
     Raises:
         SourceError: There are several planes and none is chosen, or there is no such plane.

@@ -13,12 +13,7 @@ from tfbig.sources.names import title_of
 
 
 def read(folder: Path, seed: int) -> Found:
-    """Read labels of names and of `reference.csv`, or corrected ones; a tenth of the training slides validates.
-
-    Args:
-        folder: Folder of the downloaded files.
-        seed: Random seed of splits that are drawn.
-    """
+    """Read labels of names and of `reference.csv`, or corrected ones; a tenth of the training slides validates."""
     found, table = Found(), CollectionTable(lymph_nodes.LYMPH_NODES)
     slides = lymph_nodes.slides_of(folder, r"(normal|tumor|test)_\d+")
     corrected = lymph_nodes.corrected_labels(folder, r"(normal|tumor|test)_\d+")

@@ -22,10 +22,6 @@ def read(folder: Path, seed: int) -> Found:
     """Read corrected slide labels, or those of `stages.csv`; 50 slides of the training patients validate.
 
     Without labels of test patients, the labelled slides are split 70:10:20 by patient.
-
-    Args:
-        folder: Folder of the downloaded files.
-        seed: Random seed of splits that are drawn.
     """
     found, table = Found(), CollectionTable(lymph_nodes.LYMPH_NODES)
     slides = lymph_nodes.slides_of(folder, r"patient_\d+_node_\d+")

@@ -16,9 +16,7 @@ CLASSES = 100
 def read(folder: Path, seed: int) -> Found:
     """Read folders of synsets in `train` or `train.X1` to `train.X4`, and in `val` or `val.X`, which is for testing.
 
-    Args:
-        folder: Folder of the downloaded files.
-        seed: Random seed of the tenth of the training pictures that validates.
+    The seed draws the tenth of the training pictures that validates.
     """
     found = Found()
     trained, tested = (_class_folders(folder, f"{part}*") for part in ("train", "val"))

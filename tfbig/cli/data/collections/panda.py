@@ -20,12 +20,7 @@ from tfbig.units import counted
 
 
 def read(folder: Path, seed: int) -> Found:
-    """Read `train.csv`; splits of Song et al. (2024) in `splits/`, else 80:10:10, and 80:20 for PatchGD.
-
-    Args:
-        folder: Folder of the downloaded files.
-        seed: Random seed of splits that are drawn.
-    """
+    """Read `train.csv`; splits of Song et al. (2024) in `splits/`, else 80:10:10, and 80:20 for PatchGD."""
     found, slides, all_slides = (
         Found(),
         CollectionTable(ISUP_CLASSES),

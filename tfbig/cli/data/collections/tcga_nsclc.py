@@ -24,10 +24,6 @@ def read(folder: Path, seed: int) -> Found:
     """Read LUAD or LUSC from GDC's sample sheet or the folder; 80:20 by patient, as in PatchGD.
 
     All slides count, diagnostic ones and frozen sections: GDC has 3220 of 1026 patients, the numbers of the paper.
-
-    Args:
-        folder: Folder of the downloaded files.
-        seed: Random seed of the split.
     """
     found, table = Found(), CollectionTable(("LUAD", "LUSC"))
     sheets = sorted(folder.glob("gdc_sample_sheet*.tsv"))

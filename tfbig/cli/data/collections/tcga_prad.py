@@ -18,10 +18,6 @@ def read(folder: Path, seed: int) -> Found:
     """Read ISUP grades; one slide of each patient, drawn by the seed, is for testing.
 
     Grades are those of `tcga_prad_test.csv` by slide, or else Gleason patterns of `clinical.tsv` by patient.
-
-    Args:
-        folder: Folder of the downloaded files.
-        seed: Random seed of the slides that are drawn.
     """
     found, table = Found(), CollectionTable(ISUP_CLASSES)
     by_slide = _grades_by_slide(folder)
