@@ -6,7 +6,7 @@
 TABLES is `tables/imagenet-100`. The flags are those of `tfbig train --task images`, and `tfbig evaluate` and
 `tfbig predict` read the run. Training images are crops of random size of the whole images, changed by RandAugment, and
 mixed by mixup and cutmix, as in Wightman et al. (2021). The loss takes every class as a yes or no of its own, and the
-images of a step are in memory.
+training images of a step are in memory.
 """
 
 from __future__ import annotations
@@ -50,10 +50,6 @@ class A3Images(ImageTask):
                 "A3 mixes images of classes; use --target class, and no --monitor qwk."
             )
         return super().resolved(settings)
-
-    def is_dense(self, settings: ImageSettings) -> bool:
-        """Whether the model reads tensors instead of handles."""
-        return True
 
     def loss(self, settings: ImageSettings, target: Target) -> tuple[Any, Any]:
         """Return the loss of shares of classes, and its weight."""
