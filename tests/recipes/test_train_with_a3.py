@@ -19,8 +19,9 @@ from tfbig.recipes import train_with_a3
 SMALL = [
     *("--config", str(ROOT / "recipes/patchgd-imagenet100-as-published.yaml")),
     *("--encoder", "small", "--latent", "8", "--head", "smaller", "--head-width", "8"),
-    *("--side", "38", "--patch", "16", "--patch-stride", "8", "--batch-size", "4"),
+    *("--side", "38", "--batch-size", "4", "--patch", "16", "--patch-stride", "8"),
 ]
+WITHOUT_PATCHES = SMALL[: SMALL.index("--patch")]
 
 
 @pytest.fixture
@@ -75,7 +76,8 @@ def test_mistakes(
 def test_train_resume_evaluate(mode: str, pictures: str, tmp_path: Path) -> None:
     """The loss begins near log 2, that of one class; the run is evaluated as any other."""
     run = tmp_path / "run"
-    command = [*SMALL, "--data", pictures, "--mode", mode, "--quiet", "--out", str(run)]
+    small = SMALL if mode == "patchgd" else WITHOUT_PATCHES
+    command = [*small, "--data", pictures, "--mode", mode, "--quiet", "--out", str(run)]
     assert train_with_a3.main([*command, "--epochs", "1"]) == 0
     assert train_with_a3.main([*command, "--epochs", "2", "--resume"]) == 0
     assert 0.2 < history(run)[0]["val_loss"] < 1.2
