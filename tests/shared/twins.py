@@ -50,6 +50,8 @@ def step(run: Any, model: keras.Model, x: Any, training: bool) -> dict[str, dict
     state = [*model.variables, global_seed_generator().state]
     before = [v.numpy() for v in state]
 
+    x = tf.nest.map_structure(tf.convert_to_tensor, x)
+
     def differentiate(x: Any) -> Any:
         inputs, variables = tf.nest.flatten(x), [v._value for v in model.trainable_variables]
         with tf.GradientTape() as tape:

@@ -45,7 +45,7 @@ class Settings:
     upto: str | None = None
     unsupported: str = "error"
     plain_if_small: bool = True
-    replicas: int = field(default_factory=replication.replicas_on_machine)
+    replicas: int = field(default_factory=lambda: replication.replicas_on_machine())
 
     def __post_init__(self) -> None:
         """Check the settings."""

@@ -151,7 +151,7 @@ def test_bad_scenes_are_named_in_one_line(
     assert by_name["three.tif"].startswith("has 3 bands (red, green, blue) of 20 x 20 pixels, but ")
     assert "as if its axes were in another order" in by_name["turned.tif"]
     assert "cannot be read as GTiff" in by_name["text.tif"]
-    assert predict(tmp_path, "scenes", "--tissue", "colour", out="b") == 1
+    assert predict(tmp_path, "scenes", "--tissue", "colour", out="b") == 2
     assert "scenes have nodata" in capsys.readouterr().err
 
 
