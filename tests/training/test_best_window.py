@@ -339,5 +339,7 @@ def test_a_disk_that_becomes_full(name, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(rf".*{name}: cannot be written: \[Errno 27\] .*\n", done.stdout)
+    assert re.fullmatch(
+        rf".*{name}: cannot be written: File too large\. Free space, .*\n", done.stdout
+    )
     assert not list(tmp_path.iterdir())

@@ -37,7 +37,9 @@ def described() -> list[str]:
     return [re.escape(name).replace("NAME", ".+").replace("_N", r"_\d+") for name in names]
 
 
-@pytest.mark.parametrize("run", ["segmentation_run", "mil_run"])
+@pytest.mark.parametrize(
+    "run", [pytest.param("segmentation_run", marks=pytest.mark.slow), "mil_run"]
+)
 def test_every_file_of_a_run_is_described(run: str, request: pytest.FixtureRequest) -> None:
     finished: Any = request.getfixturevalue(run)
     found = {path.name for path in Path(finished.folder).iterdir()}
