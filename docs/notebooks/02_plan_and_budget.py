@@ -75,7 +75,7 @@ def draw(plan: tfbig.Plan, axes: plt.Axes) -> None:
     strips = np.array([plan.cost_of(moment).strip_bytes for moment in timeline.moments]) / 1e6
     places = np.arange(len(stored))
     for what, colour in COLOURS.items():
-        those = [moment.what == what for moment in timeline.moments]
+        those = [moment.kind == what for moment in timeline.moments]
         if any(those):
             axes.bar(places[those], stored[those], color=colour, label=f"stored, {NAMES[what]}")
     axes.bar(places, strips, bottom=stored, color="0.8", label="strips at work")
