@@ -53,7 +53,7 @@ OPTIMUS = replace(GIANT, registers=4, prefix_positions=False)
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a tile becomes the input of an encoder, before its channels are normalised.
+    """The steps from a tile to the input of an encoder, before its channels are normalised.
 
     Attributes:
         interpolation: Filter of Pillow by which a tile of another size is resized.
@@ -70,7 +70,7 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class PathologyEncoder:
-    """What is published of an encoder.
+    """The published facts of an encoder.
 
     Attributes:
         repository: Repository of the weights on huggingface.co.

@@ -43,7 +43,7 @@ class Digit:
         return len(self.pixels) * self.factor
 
     def touches(self, other: Digit) -> bool:
-        """Whether two digits share a pixel."""
+        """Tell whether two digits share a pixel."""
         apart = (
             abs(2 * (a - b) + self.side - other.side) >= self.side + other.side
             for a, b in ((self.top, other.top), (self.left, other.left))

@@ -79,7 +79,7 @@ def test_a_name_that_does_not_exist_is_found() -> None:
 
 @every_notebook
 def test_flags_exist(path: Path) -> None:
-    """In commands and in text."""
+    """Flags that commands and text name exist."""
     helps = "".join(file.read_text(encoding="utf-8") for file in (FILES / "help").glob("*.txt"))
     used = re.findall(r"(?<![\w-])--[a-z][\w-]*", path.read_text(encoding="utf-8"))
     others = {"--ntasks-per-node"}  # of srun

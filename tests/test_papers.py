@@ -127,7 +127,7 @@ def test_tests_that_show_nothing(
 
 
 def test_marks() -> None:
-    """Of a test, of a variable that holds a mark, and of a whole file."""
+    """Marks of a test, of a variable that holds a mark, and of a whole file are read."""
     assert paper_evidence.marks(TEST) == []
     assert paper_evidence.marks("models/test_resnet.py::test_parameters") == ["slow"]
     assert paper_evidence.marks("cli/tasks/test_mil.py::test_lora") == ["slow"]

@@ -5,7 +5,7 @@ from typing import Any
 
 
 class Advice(Enum):
-    """What to do about an error of a file, in the words of Python; the command line says it by its flags."""
+    """Advice about an error of a file, in the words of Python; the command line words it in its flags."""
 
     PIXEL_SIZE = "Pass mpp={mpp} to open_slide."
     STORED_PIXELS = "Pass level=0 to use the pixels as they are, or resample the slide."

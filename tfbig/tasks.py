@@ -16,7 +16,7 @@ _CLINICAL: Final = "Other scanners, stains, organs, sensors or resolutions"
 
 @dataclass(frozen=True)
 class TaskDeclaration:
-    """What a task is.
+    """Declaration of a task.
 
     Attributes:
         title: What is trained, in the help of `--task`.

@@ -77,7 +77,7 @@ def test_predict(tmp_path, capsys):
 
 @pytest.mark.parametrize("advice", Advice)
 def test_advice_is_said_by_flags(advice):
-    """What the library says in Python, and what the command line says instead; numbers are in both."""
+    """The command line says in flags what the library says in Python, with the same numbers."""
     error = SourceError("a.tif: is wrong.", advice, mpp=0.25, last=7)
     text = messages.in_flags(error, "train")
     assert text.startswith("a.tif: is wrong. ") and "--" in text and not ARGUMENT.search(text)

@@ -130,7 +130,7 @@ def published(picture: np.ndarray, resize: Any, interpolation: str, crop: int) -
 @pytest.mark.parametrize("name", sorted(PATHOLOGY_ENCODERS))
 @pytest.mark.parametrize("shape", [(300, 420), (517, 301), (256, 256), (224, 224), (100, 90)])
 def test_preprocessing_is_the_published_one(name: str, shape: tuple[int, int]) -> None:
-    """Of pictures that are not square, and not of the size of the encoder."""
+    """Pictures need not be square, or of the size of the encoder."""
     picture = np.random.default_rng(3).integers(0, 256, (*shape, 3)).astype("uint8")
     bag = tile_encoder.prepared(ArrayBag(picture[None]), name)
     entry = PATHOLOGY_ENCODERS[name]
@@ -140,7 +140,7 @@ def test_preprocessing_is_the_published_one(name: str, shape: tuple[int, int]) -
 
 
 def test_tiles_of_the_default_size_are_not_resized() -> None:
-    """Those of GigaPath are only cut."""
+    """Tiles for GigaPath are only cut."""
     for name, entry in PATHOLOGY_ENCODERS.items():
         tile = np.random.default_rng(4).integers(0, 256, (1, entry.tile, entry.tile, 3), "uint8")
         cut = (entry.tile - entry.size) // 2

@@ -77,7 +77,7 @@ def in_ten_milliseconds(work, times=1):
 
 
 def test_rates_from_durations(measured_rates, monkeypatch):
-    """What is measured, without the file of 512 MiB; durations are fixed."""
+    """Rates of a measurement without the file of 512 MiB, with fixed durations."""
     monkeypatch.setattr(machine_rates, "_seconds", in_ten_milliseconds)
     monkeypatch.setattr(machine_rates, "_disk_seconds", lambda block, scratch: block.nbytes / 5e8)
     rates = measured_rates(None)

@@ -45,7 +45,7 @@ def reference_step(program: Program, inputs: dict[int, Any], num_strips: int) ->
 
 
 def engine_step(program: Program, inputs: dict[int, Any]) -> tuple[dict[int, Any], list[Any]]:
-    """The same by the engine: results by value id; gradients of the images, then of the trained weights."""
+    """The results of the engine by value id, and the gradients of the images, then of the trained weights."""
     graph, weights = program.graph, weights_of(program.graph)
     images = [v for v in inputs if graph.values[v].image]
     with tf.GradientTape() as tape:

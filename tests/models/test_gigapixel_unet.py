@@ -60,7 +60,7 @@ def test_other_kernels_and_strides(kernels, strides, bottleneck):
 
 
 def test_choices_of_kernels_with_the_published_number_of_parameters():
-    """With three filters and kernels of up to 31 pixels; the paper names none of them."""
+    """Networks with three filters and kernels of up to 31 pixels, of which the paper names none."""
     first, second, third, bottleneck = np.ogrid[1:32, 1:32, 1:32, 1:32]
     counts = parameters((first, second, third), bottleneck)
     assert counts[17, 7, 7, 4] == parameters((18, 8, 8), 5) == 4492

@@ -23,7 +23,7 @@ OTHERS = tuple(name for name in ENCODERS if name not in VARIED)
 
 
 def spec(name, depth=DEPTH, **options):
-    """What is written of an encoder: images of 2 x 3 patches, but CONCH's positions are those of 2 x 2."""
+    """Outputs of an encoder for images of 2 x 3 patches; CONCH's positions are those of 2 x 2."""
     patch = PATHOLOGY_ENCODERS[name].network.patch
     spec = {"name": name, "network": name, "depth": depth, "size": [2 * patch, 3 * patch]}
     return spec | ({"stored": [2 * patch] * 2} if name == "conch-1.5" else {}) | options

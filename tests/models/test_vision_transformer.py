@@ -55,7 +55,7 @@ def folder(tmp_path_factory):
 @pytest.mark.torch
 @pytest.mark.parametrize("name", VARIANTS)
 def test_features_are_those_of_timm(name, folder, float64):
-    """In float64, but for TensorFlow's gelu, which rounds sqrt(2) to float32, and resized position embeddings."""
+    """Features differ in float64 only by TensorFlow's gelu, which rounds sqrt(2) to float32, and resized positions."""
     config = ViT(**OURS | VARIANTS[name][1])
     model = vision_transformer.vision_transformer((16, 32, 3), config)
     expected = np.load(folder / f"{name}.npz")

@@ -122,7 +122,7 @@ def test_no_plan_is_faster_than_the_least_seconds(share: float, host: float) -> 
 
 
 def test_lower_strips_are_tried_beside_the_workspace_of_a_gpu() -> None:
-    """What is left for strips is divided, not what kernels need besides: a sixteenth of the device is all for them."""
+    """Only the bytes of strips are divided: a sixteenth of the device would be all for kernels."""
     graph = deep_graph(2)
     planner = make_planner(graph, 2**24, keeps=True, gpu=True)
     problem = planner._problem(1, squares(graph, 256))

@@ -221,7 +221,7 @@ def test_timeline_of_frozen_graphs(case: Case) -> None:
 
 
 def test_timeline_of_frozen_layer() -> None:
-    """Without a gradient of conv1, of 4 units, and without a backward pass of its sweep."""
+    """The timeline has no gradient of conv1, of 4 units, and no backward pass of its sweep."""
     graph = mse(frozen(chain(), "conv1"))
     assert trace(graph, 256) == dedent("""
         forward 0: 4

@@ -51,7 +51,7 @@ def test_refuses_a_wrong_number_of_values(slide):
 
 
 def test_tiles_that_are_rectangles_of_level_0(slide):
-    """Of 20 x 20 pixels, each 1 x 2 pixels of level 0: rows 20:40, columns 80:120."""
+    """A tile of 20 x 20 pixels, each 1 x 2 pixels of level 0, covers rows 20:40 and columns 80:120."""
     coords = sources.Coords("a", np.array([[80, 20]]), 20, 2.0, row_step=1.0)
     assert (coords.steps, coords.sides_at_level_0) == ((1, 2), (20, 40))
     painted, share = heatmap.paint(coords, [0.5], slide)

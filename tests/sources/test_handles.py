@@ -88,7 +88,7 @@ def test_replaced_file_is_reopened(tmp_path: Path) -> None:
 
 
 def test_on_disk_open_files(tmp_path: Path) -> None:
-    """More files of several formats than may be open at once."""
+    """All files can be read, although there are more of several formats than may be open at once."""
     arrays = {}
     for number in range(24):
         array = image(9, 14, 3 if number % 3 else 1)

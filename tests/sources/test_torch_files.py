@@ -102,7 +102,7 @@ def test_nothing_is_run(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_nothing_is_run_by_any_protocol(
     protocol: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same pickle without the reader does run, so the test would see it."""
+    """A pickle that is read by Python does run its code, so the test would see it."""
     monkeypatch.chdir(tmp_path)
     pickled = pickle.dumps(Opener(), protocol)
     path = write(tmp_path / "a.pt", None, {}, pickled=pickled)

@@ -196,7 +196,7 @@ def test_rows_are_not_copied() -> None:
 
 
 def test_what_was_read_before_a_change() -> None:
-    """What is computed from rows that were read before a change has their values of that time, if it runs before.
+    """Rows that were read before a change give their old values to what is computed before the change.
 
     A loop in which the rows of the last strip are read, and those of the next one written, does so in order.
     """

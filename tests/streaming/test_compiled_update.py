@@ -203,7 +203,7 @@ def network() -> keras.Model:
 
 @pytest.mark.parametrize("accumulates", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_of_streamed_models(accumulates: bool, traced: list[Any]) -> None:
-    """In `fit`, and in the steps of `tfbig.training.Loop`."""
+    """The update is compiled in `fit`, and in the steps of `tfbig.training.Loop`."""
     x = np.random.default_rng(0).normal(size=(2, 8, 6, 1))
     weights = []
     for compiles in (False, True):

@@ -152,7 +152,7 @@ def test_training_argument_of_a_layer(float64: None) -> None:
 
 
 def test_a_dataset_decides_the_order() -> None:
-    """Without a warning of Keras, which are errors in tests."""
+    """Keras gives no warning; warnings are errors in tests."""
     model = keras.Sequential([keras.Input((None, None, 1)), layers.Conv2D(1, 3)])
     big = tfbig.stream(model, strip_rows=4)
     big.compile("sgd", "mse")

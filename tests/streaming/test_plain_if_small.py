@@ -142,7 +142,7 @@ def test_calls_and_gradients(graph: bool) -> None:
 
 @pytest.mark.parametrize("build", [pytest.param(classifier, marks=pytest.mark.slow), segmenter])
 def test_no_step_streams(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even the forward pass of a model whose loss is computed for each pixel, of images of unknown size."""
+    """Not even the forward pass streams, also with a loss for each pixel and images of unknown size."""
     big: Any = compiled(build, "mse", True)
     x = images()
     y = np.ones((2, 2) if build is classifier else (2, 40, 30, 1))

@@ -54,7 +54,7 @@ CHANGED = Settings(
 
 
 def test_arguments_of_stream_are_the_settings() -> None:
-    """With the same defaults: of the budget it is None, for the memory of the machine."""
+    """Their defaults are equal too, but for the budget: None stands for the memory of the machine."""
     parameters = list(inspect.signature(tfbig.stream).parameters.values())[1:]
     names = [field.name for field in fields(Settings) if field.name != "replicas"]
     assert [each.name for each in parameters] == names

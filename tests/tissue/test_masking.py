@@ -76,7 +76,7 @@ def test_resolutions(tmp_path: Path, resolution: dict[str, float]) -> None:
 
 @pytest.fixture(scope="module")
 def masks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The same mask in every form, enlarged, or half as large."""
+    """Every form of a mask is the same mask, enlarged, or half as large."""
     folder = tmp_path_factory.mktemp("masks")
     write_slide(folder / "slide.tif")
     mask = INSIDE.astype(np.uint8)

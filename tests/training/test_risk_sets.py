@@ -147,7 +147,7 @@ class StopAt(keras.callbacks.Callback):
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 4])
 def test_a_stopped_run_resumes_bit_by_bit(step, tmp_path):
-    """In the middle of an epoch, with the metrics of the epoch so far."""
+    """Training resumes in the middle of an epoch, with the metrics of the epoch so far."""
     runs = []
     for stops in (False, True):
         history = []

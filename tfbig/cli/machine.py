@@ -41,7 +41,7 @@ RATES = "rates.json"
 
 
 def is_plain(settings: TrainSettings) -> bool:
-    """Whether the mode is plain Keras, with whole tensors."""
+    """Tell whether the mode is plain Keras, with whole tensors."""
     return settings.mode in ("device", "unified")
 
 
@@ -142,7 +142,7 @@ def replica_notice() -> list[str]:
 
 
 def is_chief() -> bool:
-    """Whether this process writes files and messages."""
+    """Tell whether this process writes files and messages."""
     resolver = _strategy and _strategy.cluster_resolver
     if not resolver:
         return True

@@ -85,7 +85,7 @@ def close_run() -> None:
 
 
 def _continues(settings: TrainSettings) -> bool:
-    """Whether the settings continue a run that exists."""
+    """Tell whether the settings continue a run that exists."""
     return settings.resume and (Path(settings.out or "") / run_folder.CONFIG).exists()
 
 

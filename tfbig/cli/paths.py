@@ -36,7 +36,7 @@ def check(settings: Any) -> None:
 
 
 def _kind(name: str, declared: Flag, settings: Any) -> str:
-    """What a path must be; `--data` of slides, or of their features, may also be their table."""
+    """Return what a path must be; `--data` of slides, or of their features, may also be their table."""
     values = vars(settings)
     kinds = {values.get("bags"), values.get("images")}
     slides = name == "data" and bool(kinds & {"slides", "features"})

@@ -149,7 +149,7 @@ def predict(
 
 
 def _shows() -> bool:
-    """Whether progress is shown."""
+    """Tell whether progress is shown."""
     return sys.stderr.isatty()
 
 

@@ -234,7 +234,7 @@ def _scale(work: Work[Any], path: Path, slide: Slide | None) -> scales.Scale | N
 
 
 def _is_given(slide: Slide | None, mpp: float | None, settings: BatchSettings) -> bool:
-    """Whether the size of the pixels of a slide is that of `--slide-mpp`."""
+    """Tell whether the size of the pixels of a slide is that of `--slide-mpp`."""
     given = settings.slide_mpp
     return slide is not None and mpp is None and given is not None and slide.mpp == (given, given)
 
@@ -386,7 +386,7 @@ def _claim_folder(folder: Path, name: str, settings: BatchSettings, paths: Seque
 
 
 def _all_failed(folder: Path, paths: Sequence[Path]) -> bool:
-    """Whether the folder says of every slide that it failed, and holds no result of another."""
+    """Tell whether the folder says of every slide that it failed, and holds no result of another."""
     has_results = any(any(folder.glob(name)) for name in _RESULTS)
     return not has_results and {*map(_printable, paths)} <= run_folder.failures(folder)
 

@@ -29,7 +29,7 @@ class Shard:
     replicas: int = 1
 
     def has(self, batch: int) -> bool:
-        """Whether this worker gets batch `batch`."""
+        """Tell whether this worker gets batch `batch`."""
         return batch >= self.first and (batch - self.first) % self.replicas in self.own
 
     def count(self, batches: int) -> int:

@@ -29,7 +29,7 @@ def _prepared(node: Node, tensors: SweepTensors) -> Structure:
 
 
 class Preparation:
-    """What is computed before the strips of a backward sweep, and what gradients are summed over them.
+    """The tensors that are prepared before the strips of a backward sweep, and the gradients that are summed over them.
 
     Args:
         sweep: The sweep.

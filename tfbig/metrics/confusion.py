@@ -19,7 +19,7 @@ _CHUNK: Final = 1 << 18
 
 @dataclass(frozen=True, eq=False)
 class Confusion:
-    """How many pixels of each class are predicted as each class.
+    """Counts of the pixels of each class that are predicted as each class.
 
     `add` and `merge` change the counts in place. They are exact, so nothing depends on how images are cut into strips.
     Ratios are computed from them in float64, and are None where they divide by 0.

@@ -186,7 +186,7 @@ class ActiveTiles:
 
 
 class Activity:
-    """What is background in the images of a step, and which tiles of its sweeps are computed.
+    """Analysis of the background of the images of a step, and of the tiles of its sweeps that are computed.
 
     Args:
         graph: The graph.

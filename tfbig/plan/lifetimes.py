@@ -23,7 +23,7 @@ Span = tuple[int, int]
 
 
 class Moment(NamedTuple):
-    """What one pass of a step reads and writes.
+    """The stores that one pass of a step reads and writes.
 
     Args:
         kind: What the pass computes.

@@ -10,7 +10,7 @@ from tfbig.plan.sweeps import Layout, Sweep
 
 
 class Kind(StrEnum):
-    """What a pass computes."""
+    """Kinds of passes."""
 
     FORWARD = "forward"
     """The images and reductions of a sweep, then its whole nodes."""

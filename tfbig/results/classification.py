@@ -195,7 +195,7 @@ def draw_curves(path: str | Path, columns: Sequence[Column]) -> None:
 
 
 def _is_divided(positive: Numbers) -> bool:
-    """Whether some samples have a class, and some do not."""
+    """Tell whether some samples have a class, and some do not."""
     return bool(positive.any() and not positive.all())
 
 

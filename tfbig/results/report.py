@@ -295,7 +295,7 @@ def _confusion(counts: Any, names: Sequence[str]) -> Section:
 
 
 def _items(place: Path, predictions: Sequence[Mapping[str, str]]) -> str:
-    """What the items of a run are, by its settings, or of a prediction by the first column of its table."""
+    """Return what the items of a run are, by its settings, or of a prediction by the first column of its table."""
     settings = _run_settings(place)
     return shown.items(settings) if settings else shown.items_of(predictions)
 

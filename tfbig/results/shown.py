@@ -16,7 +16,7 @@ _SPLITS: Final = {"train": "for training", "val": "for validation", "test": "for
 
 
 def is_tested(metrics: Mapping[str, Any]) -> bool:
-    """Whether a training run has metrics of items that were held back."""
+    """Tell whether a training run has metrics of items that were held back."""
     return metrics.get(run_folder.TESTED_ON) != "val" and any(
         name.startswith("test_") for name in metrics
     )
@@ -79,14 +79,14 @@ def settings(values: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
 
 
 def items(settings: Mapping[str, Any]) -> str:
-    """What the items of a run are: slides, images, scenes or volumes."""
+    """Return what the items of a run are: slides, images, scenes or volumes."""
     if settings.get("task") == "images" and settings.get("images") == "slides":
         return "slides"
     return declared(settings.get("task")).items
 
 
 def items_of(predictions: Sequence[Mapping[str, str]]) -> str:
-    """What the items of a prediction are, by the first column of its table: slides, scenes or volumes."""
+    """Return what the items of a prediction are, by the first column of its table: slides, scenes or volumes."""
     first = next(iter(predictions[0])) if predictions else ""
     return f"{first}s" if first in ("scene", "volume") else "slides"
 

@@ -134,7 +134,7 @@ def from_array(array: npt.NDArray[Any]) -> Source:
 
 
 def is_mapped(array: npt.NDArray[Any]) -> TypeGuard[np.memmap[Any, Any]]:
-    """Whether the samples of an array are pages of a file.
+    """Tell whether the samples of an array are pages of a file.
 
     Arithmetic on a memory map returns an `np.memmap` in memory, for which this is False.
     """

@@ -55,7 +55,7 @@ def read_foreground(
 
 
 def cells_of_window(background: Background, window: _Window) -> BoolArray:
-    """Whether the cells that a window `start, stop, left, right` touches are foreground."""
+    """Tell whether the cells that a window `start, stop, left, right` touches are foreground."""
     cell, (start, stop, left, right) = background.cell, window
     down, across = (slice(a // cell, -(-b // cell)) for a, b in ((start, stop), (left, right)))
     return background.foreground[down, across]

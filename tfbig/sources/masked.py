@@ -227,7 +227,7 @@ def _stretched(mask: Source, shape: Sequence[int], cell: int | None) -> Backgrou
 
 
 def _any_of_blocks(mask: Source, side: int) -> BoolArray:
-    """Whether blocks of a mask have anything but 0, `[ceil(h / side), ceil(w / side)]`."""
+    """Tell whether blocks of a mask have anything but 0, `[ceil(h / side), ceil(w / side)]`."""
     num_rows, num_columns, channels = mask.shape
     at_once = max(_STRIP_SAMPLES // (num_columns * channels * side), 1) * side
     blocks = []

@@ -96,7 +96,7 @@ def near(name: str, names: Iterable[str]) -> str | None:
 
 
 class Match(NamedTuple, Generic[T]):
-    """What a name means.
+    """Meaning of a name.
 
     Attributes:
         how: `EXACT`, `ITS_SUFFIX`, `OTHER_SUFFIX` or `NUMBER`.

@@ -73,7 +73,7 @@ def one_size(sizes: tuple[float, float], rounding: float = 0.0) -> float | None:
 
 
 def is_plausible(mpp: Mpp) -> bool:
-    """Whether micrometres per pixel, along rows and columns, are those of a slide: from `FINEST` to `COARSEST`."""
+    """Tell whether micrometres per pixel, along rows and columns, are those of a slide: from `FINEST` to `COARSEST`."""
     return min(mpp) >= FINEST and max(mpp) <= COARSEST
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Rule:
-    """What a file may say about its samples, their place or the choice of an image, and what is done with it.
+    """A statement that a file may make about its samples, their place or the choice of an image, and its treatment.
 
     Attributes:
         subject: What the file says, by the name in its standard.

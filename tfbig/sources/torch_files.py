@@ -257,7 +257,7 @@ class _Reader(pickle.Unpickler):
 
 
 class _BuildTensor:
-    """What is called instead of `torch._utils._rebuild_tensor_v2`."""
+    """Stand-in for `torch._utils._rebuild_tensor_v2`."""
 
     __slots__ = ()
 
@@ -285,7 +285,7 @@ class _BuildTensor:
 
 
 class _BuildParameter:
-    """What is called instead of `torch._utils._rebuild_parameter`."""
+    """Stand-in for `torch._utils._rebuild_parameter`."""
 
     __slots__ = ()
 
@@ -295,7 +295,7 @@ class _BuildParameter:
 
 
 class _BuildDictionary:
-    """What is called instead of `OrderedDict`: torch adds its items one by one, and copies of others take memory."""
+    """Stand-in for `OrderedDict`: torch adds its items one by one, and copies of others take memory."""
 
     __slots__ = ()
 

@@ -90,7 +90,7 @@ def open_hdf5(name: Any) -> str:
     import h5py
 
     def is_read(item: Any) -> bool:
-        """Whether the item is a dataset that readers accept."""
+        """Tell whether the item is a dataset that readers accept."""
         if not isinstance(item, h5py.Dataset) or not item.ndim or not item.shape[0]:
             return False
         numbers = max(math.prod(item.chunks or ()), math.prod(item.shape[1:]))

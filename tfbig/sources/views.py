@@ -97,7 +97,7 @@ class RGB(Pointwise):
 
 
 def can_be_rgb(source: Readable) -> bool:
-    """Whether an image `[H, W, C]`, or tiles `[n, H, W, C]`, are gray or RGB of 8 bits, or black and white."""
+    """Tell whether an image `[H, W, C]`, or tiles `[n, H, W, C]`, are gray or RGB of 8 bits, or black and white."""
     return source.dtype in (np.uint8, np.bool_) and source.shape[-1] in (1, 3)
 
 
@@ -448,7 +448,7 @@ def scaled_mpp(mpp: Mpp | None, steps: tuple[float, float]) -> Mpp | None:
 
 
 def holds(dtype: np.dtype[Any], value: float) -> bool:
-    """Whether a dtype can hold a value; a real dtype holds any value, rounded."""
+    """Tell whether a dtype can hold a value; a real dtype holds any value, rounded."""
     if dtype.kind == "f":
         return True
     low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)

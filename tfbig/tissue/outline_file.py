@@ -31,7 +31,7 @@ _GZIP: Final = b"\x1f\x8b"
 
 @dataclass(frozen=True)
 class OutlineRule:
-    """Which outlines of a file count as the object, and where they are counted from.
+    """The outlines of a file that count as the object, and the place that they are counted from.
 
     Outlines of classes whose name ends with `*`, such as `Ignore*`, do not count, as in QuPath. Of the others, those
     count that have the class of the file; outlines without a class count if no outline has one. Where a file has
@@ -81,7 +81,7 @@ class _Outline(NamedTuple):
 
 
 def is_outline_file(path: PathLike) -> bool:
-    """Whether a file is one of outlines, by its name."""
+    """Tell whether a file is one of outlines, by its name."""
     return Path(path).name.lower().endswith(SUFFIXES)
 
 

@@ -130,7 +130,7 @@ def bounds_of(path):
 
 
 def test_outlines_are_counted_from_the_scanned_area(tmp_path, monkeypatch, capsys):
-    """As QuPath counts them: less by `openslide.bounds-x` and `-y` than in pixels of level 0."""
+    """Coordinates are counted as in QuPath: less by `openslide.bounds-x` and `-y` than in pixels of level 0."""
     slide = write_scanned(tmp_path / "a.scn", monkeypatch)
     flags = ["tile", str(slide), "--tile", "50", "--mpp", "0.5", "--tissue"]
     assert main([*flags, "grey", "--out", str(tmp_path / "scanned")]) == 0

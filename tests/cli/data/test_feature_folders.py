@@ -51,7 +51,7 @@ def trident(job: Path) -> Path:
 
 
 def trident_job(job: Path) -> Path:
-    """The same, but name the folder of the job."""
+    """Write a job of TRIDENT as `trident` does, and return its folder."""
     trident(job)
     return job
 
@@ -67,7 +67,7 @@ def clam(folder: Path) -> Path:
 
 
 def clam_pt(folder: Path) -> Path:
-    """The same without the files in HDF5, which CLAM does not read."""
+    """Write the folders of `clam` without the files in HDF5, which CLAM does not read."""
     shutil.rmtree(clam(folder) / "h5_files")
     return folder
 

@@ -77,7 +77,7 @@ def test_shares_of_splits(tmp_path):
 
 
 def test_folds_of_a_folder(tmp_path):
-    """Of a table and of class folders; each image is tested in one fold."""
+    """Each image of a table, or of class folders, is tested in one fold."""
     lines = ["image,label,split"]
     for name in ("a", "b"):
         (tmp_path / "classes" / name).mkdir(parents=True)

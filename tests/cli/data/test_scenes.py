@@ -78,7 +78,7 @@ def test_splits_and_decisions(folder: Path, capsys: pytest.CaptureFixture[str]) 
 def test_classes_that_no_label_has_are_said(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where the nodata of the labels is a class, as 0 for the background, it would never be learned."""
+    """A class that is the nodata of the labels, as 0 for the background, would never be learned."""
     scenes.load(settings(folder, class_names=NAMES))
     train, val, test = capsys.readouterr().err.splitlines()
     unset = "; its number is the nodata of {}, and pixels of nodata do not count. If it is a class,"
@@ -204,7 +204,7 @@ def test_splits_of_a_table_without(folder: Path) -> None:
 
 @pytest.mark.parametrize("other", [True, False])
 def test_evaluations_of_a_table_without_splits(other: bool, folder: Path, tmp_path: Path) -> None:
-    """Of the table of the run, the scenes that it was not trained on; of another one, all."""
+    """An evaluation reads the scenes of the run's own table that it was not trained on, and all of another table."""
     write_table(folder, [f"s{n % 4}.tif,l{n % 4}.tif" for n in range(10)], "scene,label")
     trained = scenes.load(settings(folder, class_names=NAMES))
     data = str(folder) if other else str(folder / "t.csv")

@@ -80,7 +80,7 @@ def test_folds_and_files_of_splits_win_over_the_column(tmp_path):
 @pytest.mark.parametrize("column", ["case_id", "patient"])
 @pytest.mark.parametrize("several", [1, 3])
 def test_a_case_in_two_splits_is_refused(column, several):
-    """What is tested on would be trained on; in tables of images, slides, bags and masks, and in files of splits."""
+    """A case in two splits is refused in tables of images, slides, bags and masks, and in files of splits."""
     rows = [{column: f"P{n}", "split": s} for n in range(several) for s in ("test", "train")]
     table = Table.of("t.csv", rows)
     more = f", and so are {several - 1} more cases in several" if several > 1 else ""

@@ -75,7 +75,7 @@ def test_run_on_whole_slides(mode, whole_slides_run, tmp_path):
 
 @pytest.mark.parametrize("crop", [False, True])
 def test_places_of_patches_in_a_scaled_image(crop):
-    """Of a slide of 1000 x 2000 pixels scaled to 100 x 100, a pixel has 10 x 20; of its middle square, 9.5 x 9.5."""
+    """A pixel of a slide of 1000 x 2000 at 100 x 100 is 10 x 20 of its pixels, and 9.5 x 9.5 in its middle square."""
     array = np.zeros((1000, 2000, 3), np.uint8)
     source = sources.open(array)
     view = sources.CenterCropped(source, 100) if crop else sources.Scaled(source, (100, 100))

@@ -82,7 +82,7 @@ def trained(settings, folder, batches):
     ids=["cosine", "exponential", "constant"],
 )
 def test_learning_rates_of_recipes(name, rate, tmp_path):
-    """In all epochs of the paper: 20, 45 and 20."""
+    """The rates are those of the paper in all of its epochs: 20, 45 and 20."""
     _, rates = trained(recipe(name), tmp_path, 1)
     assert len(rates) == (45 if "exponential" in name else 20)
     np.testing.assert_allclose(rates, [rate(e) for e in range(len(rates))], rtol=1e-6)
@@ -96,7 +96,7 @@ def test_learning_rates_of_recipes(name, rate, tmp_path):
     ],
 )
 def test_updates_of_recipes(name, updates, tmp_path):
-    """Of 17 batches, gradients of 16 are accumulated with the cosine, and of one with the exponential decay."""
+    """The cosine accumulates the gradients of 16 of 17 batches, and the exponential decay those of one."""
     model, _ = trained(recipe(name, epochs=1), tmp_path, 17)
     assert int(model.optimizer.iterations) == updates
 

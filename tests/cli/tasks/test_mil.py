@@ -211,7 +211,7 @@ def test_encoder_without_norm():
     ],
 )
 def test_tiles_of_recipes(name, sample, sizes):
-    """As many different tiles of each slide, in both epochs others; all tiles in the test."""
+    """Each slide gives as many different tiles, others in each epoch, and all of its tiles in the test."""
     settings = train.settings_of(["--config", str(ROOT / "recipes" / f"{name}.yaml")])
     tiles = tuple(
         sources.open_bag(np.arange(n, dtype="float32").reshape(n, 1, 1, 1)) for n in sizes

@@ -20,7 +20,7 @@ from tfbig.network.rules import adaptive_pooling
 
 @tf.function(autograph=False)
 def _bounds(size: tf.Tensor, windows: int) -> Any:
-    """In a graph, whose arithmetic TensorFlow changes."""
+    """Compute the bounds in a graph, whose arithmetic TensorFlow changes."""
     return adaptive_pooling.bounds(size, windows)
 
 

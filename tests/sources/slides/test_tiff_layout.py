@@ -253,7 +253,7 @@ def test_reduced_copy_first(tmp_path: Path) -> None:
 
 
 def test_level_larger_than_the_image(tmp_path: Path) -> None:
-    """Of an SVS, tifffile takes the first page for level 0, and later ones for its levels."""
+    """Tifffile takes the first page of an SVS for level 0, and later ones for its levels."""
     path = tmp_path / "a.svs"
     with tifffile.TiffWriter(path) as file:
         for shape in ((32, 48), (16, 16), (64, 96)):

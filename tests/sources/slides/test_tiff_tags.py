@@ -79,7 +79,7 @@ def resolution(path: Path) -> None:
 
 
 def description(path: Path) -> None:
-    """Of two images of an OME-TIFF, the size of a pixel is that of the one that is read."""
+    """The size of a pixel is that of the image that is read, if an OME-TIFF has two."""
     path = path.with_suffix(".ome.tif")
     with tifffile.TiffWriter(path, ome=True) as writer:
         for array, mpp in ((SMALL, 9.0), (LARGE, 0.5)):

@@ -145,7 +145,7 @@ def test_localizers_and_other_files_are_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("implicit", [False, True])
 def test_planes_without_a_preamble_are_planes(tmp_path: Path, implicit: bool) -> None:
-    """As old scanners and some archives write them; in implicit or explicit VR."""
+    """Old scanners and some archives write such files, in implicit or explicit VR."""
     folder = write_series(tmp_path / "ct", samples("int16"))
     for number in (1, 3):
         path = folder / f"IM{number:03}.dcm"

@@ -121,7 +121,7 @@ def _print_commands(recipes: Sequence[Recipe], found: Found, out: Path | None) -
 
 
 def _is_usable(recipe: Recipe, tables: Mapping[str, CollectionTable], found: Found) -> bool:
-    """Whether there is what a recipe reads."""
+    """Tell whether there is what a recipe reads."""
     if not recipe.table:
         return found.folder is not None
     table = tables.get(recipe.table)

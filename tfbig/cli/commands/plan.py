@@ -136,7 +136,7 @@ _SIZES = {
 
 
 def _takes_bags(plain: Any) -> bool:
-    """Whether a model is one of multiple instance learning, whose first layer encodes all tiles of a bag."""
+    """Tell whether a model is one of multiple instance learning, whose first layer encodes all tiles of a bag."""
     is_instances = any(layer.name == "instances" for layer in plain.layers)
     return is_instances and len(plain.inputs[0].shape) == 5
 

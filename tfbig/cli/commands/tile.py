@@ -104,7 +104,7 @@ def _warning(tissue: Tissue) -> str:
 
 
 def _made_with(settings: TileSettings) -> dict[str, float]:
-    """What the file of coordinates says about how it was made."""
+    """Return what the file of coordinates says about how it was made."""
     asked = slide_batch.resolution(settings) | {"min_tissue": settings.min_tissue}
     return {key: value for key, value in asked.items() if value is not None}
 

@@ -70,7 +70,7 @@ def resolved(settings: B, run: Mapping[str, Any] | None = None) -> B:
 
 
 def outline_rule(settings: BackgroundSettings | TileSettings) -> OutlineRule:
-    """Which outlines count and where they are counted from, as the flags say."""
+    """Return which outlines count and where they are counted from, as the flags say."""
     return OutlineRule(settings.outline_classes or (), settings.outline_origin or SCANNED)
 
 
@@ -118,7 +118,7 @@ class Masking:
 
     @classmethod
     def of(cls, settings: BackgroundSettings) -> Masking | None:
-        """What `resolved` settings ask for; None to use slides as they are."""
+        """Return what `resolved` settings ask for; None to use slides as they are."""
         if settings.background != "skip":
             return None
         tissue = settings.tissue or TISSUE_METHODS[0]

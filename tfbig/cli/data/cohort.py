@@ -106,7 +106,7 @@ def _is_of_features(settings: TableSettings) -> TypeGuard[MILSettings]:
 
 
 def is_table(path: str | Path) -> bool:
-    """Whether a path among slides is that of a table of them."""
+    """Tell whether a path among slides is that of a table of them."""
     return Path(path).suffix.lower() == ".csv"
 
 

@@ -77,7 +77,7 @@ class CollectionTable:
 
 @dataclass
 class Found:
-    """What is found in the folder of a data set.
+    """The contents of the folder of a data set.
 
     Attributes:
         tables: Tables that runs read.

@@ -53,7 +53,7 @@ class FeatureFiles(SlideFiles):
         return best[0]
 
     def _has_features(self, path: Path) -> bool:
-        """Whether a file can hold features; results and files that are being written are left out."""
+        """Tell whether a file can hold features; results and files that are being written are left out."""
         *folders, name = path.relative_to(self.folder).parts
         left_out = any(
             part.startswith((".", OF_SLIDES)) or part == NO_FEATURES for part in (*folders, name)

@@ -46,7 +46,7 @@ class FeatureTable:
         return file_in(self.folder, f"{title_of(path)}.h5")
 
     def has(self, path: Path) -> bool:
-        """Whether a slide has a file, and a row that was there at the start."""
+        """Tell whether a slide has a file, and a row that was there at the start."""
         file = self.file(path)
         return file.name in self._saved and file.exists()
 
@@ -75,7 +75,7 @@ class FeatureTable:
 
 
 def _in_all(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether there are rows, and all have a value in a column."""
+    """Tell whether there are rows, and all have a value in a column."""
     return bool(rows) and all(row.get(name) for row in rows)
 
 

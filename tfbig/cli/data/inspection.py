@@ -38,7 +38,7 @@ MOST_CLASSES: Final = 256
 
 @dataclass
 class Findings:
-    """What is in a folder or a table.
+    """The contents of a folder or a table.
 
     Attributes:
         facts: Lines about the images.
@@ -71,7 +71,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Image:
-    """What an image says of itself.
+    """The properties that an image states.
 
     Attributes:
         item: Where it is.

@@ -19,7 +19,7 @@ UNREADABLE = (TfbigError, OSError, ValueError, MemoryError)
 
 @dataclass(frozen=True)
 class Opened:
-    """What the rows of a table name, opened; rows that cannot be opened are left out, with the reason.
+    """The opened items of the rows of a table; rows that cannot be opened are left out, with the reason.
 
     Attributes:
         items: What was opened.

@@ -20,7 +20,7 @@ SAME = 1.05
 
 
 class Scale(NamedTuple):
-    """What is to be said about the pixels of a slide.
+    """Return what is to be said about the pixels of a slide.
 
     Attributes:
         pixel: Micrometres along rows and columns of a pixel as it is read, or None if unknown.
@@ -70,7 +70,7 @@ def _differences(pixels: Mapping[str, Mpp | None]) -> list[str]:
 
 
 def differ(first: Mpp, second: Mpp) -> bool:
-    """Whether two sizes of pixels differ by more than those of one scanner."""
+    """Tell whether two sizes of pixels differ by more than those of one scanner."""
     return any(max(a / b, b / a) > SAME for a, b in zip(first, second, strict=True))
 
 

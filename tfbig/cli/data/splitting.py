@@ -69,7 +69,7 @@ def with_splits(table: Table, settings: SplitFlags, key: str = "slide_id") -> Ta
 
 
 def is_other_data(settings: SplitFlags) -> bool:
-    """Whether an evaluated run was trained on data in another place."""
+    """Tell whether an evaluated run was trained on data in another place."""
     config = read_yaml(Path(settings.test_only or "") / run_folder.CONFIG)
     return Path(config.get("data") or "").resolve() != Path(settings.data or "").resolve()
 

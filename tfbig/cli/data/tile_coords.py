@@ -129,7 +129,7 @@ def _contradiction(file: Path, tiles: str, name: str, value: float) -> SourceErr
 
 
 def _agree(name: str, value: float, made_with: Mapping[str, float]) -> bool:
-    """Whether a resolution is that of the file; true if the file does not say it in a comparable way."""
+    """Tell whether a resolution is that of the file; true if the file does not say it in a comparable way."""
     if name in made_with:
         return math.isclose(made_with[name], value, rel_tol=1e-6)
     if not made_with or "level" in made_with:

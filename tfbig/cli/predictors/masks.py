@@ -62,7 +62,7 @@ class Masks(Predictor):
         self.model = plain if self.by_patches else tfbig.stream(plain, machine.budget(settings))
 
     def finished(self, path: Path) -> bool:
-        """Whether the slide is done; its mask is written last."""
+        """Tell whether the slide is done; its mask is written last."""
         return file_in(self.folder, f"{title_of(path)}.ome.tif").exists()
 
     def predict(self, path: Path, slide: Slide) -> str:

@@ -43,7 +43,7 @@ class Predictor(ABC):
         """
 
     def finished(self, path: Path) -> bool:
-        """Whether an input is done. Its row is written last, where a subclass says nothing else."""
+        """Tell whether an input is done. Its row is written last, where a subclass says nothing else."""
         return results.has_row(self.folder, path, self.row)
 
     def write_row(self, row: Mapping[str, Any]) -> None:

@@ -108,7 +108,7 @@ def classes_of(
 
 
 def target_of(settings: PredictSettings, num_outputs: int, config: Config) -> Target:
-    """What a network of bags or images predicts: the target of its run, or classes.
+    """The predictions of a network of bags or images: of the target of its run, or classes.
 
     `config` is empty without a run.
 
@@ -216,7 +216,7 @@ def write_row(folder: Path, row: Mapping[str, Any]) -> None:
 
 
 def has_row(folder: Path, path: Path, column: str = "slide") -> bool:
-    """Whether the table has a row of a slide, or of a bag if that is the first column."""
+    """Tell whether the table has a row of a slide, or of a bag if that is the first column."""
     table = Path(folder) / run_folder.PREDICTIONS
     rows = run_folder.read_rows(table)
     return any(run_folder.column(table, row, column) == path.name for row in rows)

@@ -69,7 +69,7 @@ class Scenes(Predictor):
 
     @staticmethod
     def reads(settings: PredictSettings, plain: Any, config: Config) -> bool:
-        """Whether a model is one for scenes: of a run with scenes, by `--input`, or by its number of bands."""
+        """Tell whether a model is one for scenes: of a run with scenes, by `--input`, or by its number of bands."""
         if config.get("task") == TASK or settings.input == BANDS:
             return True
         shapes = plain.inputs[0].shape, plain.outputs[0].shape
@@ -77,7 +77,7 @@ class Scenes(Predictor):
         return is_map and not config and shapes[0][-1] not in (1, 3) and settings.input is None
 
     def finished(self, path: Path) -> bool:
-        """Whether the scene is done; its mask is written last."""
+        """Tell whether the scene is done; its mask is written last."""
         return self._file(path).exists()
 
     def predict(self, path: Path, slide: RasterSlide) -> str:
@@ -145,5 +145,5 @@ class Scenes(Predictor):
 
 
 def _is_linear(plain: Any) -> bool:
-    """Whether the last layer of a model with one channel has no activation, so that it gives values."""
+    """Tell whether the last layer of a model with one channel has no activation, so that it gives values."""
     return plain.outputs[0].shape[-1] == 1 and results.activation_of(plain.layers[-1]) == "linear"

@@ -52,7 +52,7 @@ class Volumes(Predictor):
         self.model = tfbig.stream(plain, machine.budget(settings), source_dtype="float32")
 
     def finished(self, path: Path) -> bool:
-        """Whether the volume is done; its mask is written last."""
+        """Tell whether the volume is done; its mask is written last."""
         return self._mask(path).exists()
 
     def predict(self, path: Path, slide: None) -> str:
@@ -103,7 +103,7 @@ class Volumes(Predictor):
 
 
 def preparation_of(config: Mapping[str, Any], settings: PredictSettings) -> Preparation:
-    """How the network of a run reads volumes; `config` is empty without a run."""
+    """Return how the network of a run reads volumes; `config` is empty without a run."""
     if config.get("task") != "volume-segmentation":
         side = settings.pad_to or STRIDE
         return Preparation(stride=(side, side, side))

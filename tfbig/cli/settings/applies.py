@@ -17,7 +17,7 @@ class Condition:
     accepted: tuple[Any, ...]
 
     def is_met(self, value: Any) -> bool:
-        """Whether a value meets the condition."""
+        """Tell whether a value meets the condition."""
         listed = value in self.accepted
         return not listed if isinstance(self.accepted, Unless) else listed
 

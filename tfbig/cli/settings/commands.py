@@ -50,7 +50,7 @@ class DoctorSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedModel(CustomCode):
-    """What is planned."""
+    """The network and images of a plan."""
 
     model: str = flag(
         REQUIRED,

@@ -43,7 +43,7 @@ def _has(*names: str) -> Callable[[Path], bool]:
 
 
 def _has_classes(folder: Path) -> bool:
-    """Whether a folder, or `train` in it, has two folders with files or more, and no images beside them."""
+    """Tell whether a folder, or `train` in it, has two folders with files or more, and no images beside them."""
     training = folder / "train"
     children = list((training if training.is_dir() else folder).iterdir())
     classes = [
@@ -145,7 +145,7 @@ def kind(name: str, data: str) -> str:
 
 
 def is_of_slides(data: str) -> bool:
-    """Whether a table belongs to a folder of slides with masks, rather than to scenes."""
+    """Tell whether a table belongs to a folder of slides with masks, rather than to scenes."""
     return Path(data).name == TASKS["segmentation"].table
 
 

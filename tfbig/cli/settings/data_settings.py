@@ -141,7 +141,7 @@ class CohortSettings(SplitSettings, ReaderSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class BagKindSettings:
-    """What bags are made of, and where it is."""
+    """Kind and place of the bags."""
 
     SECTION = "data"
 

@@ -96,7 +96,7 @@ def _value(flag: Flag) -> str:
 
 
 def _is_short(flag: Flag) -> bool:
-    """Whether the values that can be chosen fit beside the flag."""
+    """Tell whether the values that can be chosen fit beside the flag."""
     text = f"  {flag.shown} {'|'.join(map(str, flag.choices or ()))}"
     return not isinstance(flag.choices, Mapping) and len(text) < COLUMN - 1
 

@@ -94,7 +94,7 @@ def value_of(flag: Flag, raw: Any, shown: str) -> Any:
 
 
 def _fits(number: int, flag: Flag) -> bool:
-    """Whether a flag can have so many values."""
+    """Tell whether a flag can have so many values."""
     if isinstance(flag.nargs, int):
         return number == flag.nargs
     return number == 1 or (number > 1 and flag.nargs in ("+", "*"))

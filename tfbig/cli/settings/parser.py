@@ -13,7 +13,7 @@ HELP = ("-h", "--help")
 
 
 def asks_for_help(argv: Sequence[str]) -> bool:
-    """Whether a command line asks for help."""
+    """Tell whether a command line asks for help."""
     return any(word in HELP for word in argv)
 
 

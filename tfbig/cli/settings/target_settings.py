@@ -17,7 +17,7 @@ DISCRETE = {"survival_loss": ("discrete",)}
 
 @dataclass(frozen=True, kw_only=True)
 class TargetSettings:
-    """What is predicted of a bag or an image."""
+    """The target of a bag or an image."""
 
     SECTION = "data"
 

@@ -77,7 +77,7 @@ def _with_own_scale(settings: S) -> S:
 
 
 def _is_run(weights: str | None) -> bool:
-    """Whether weights are those of a run, whose settings say how its images were scaled."""
+    """Tell whether weights are those of a run, whose settings say how its images were scaled."""
     return weights is not None and (Path(weights) / run_folder.CONFIG).is_file()
 
 
@@ -163,7 +163,7 @@ def file_of(name: str, weights: str) -> Path:
 
 
 def _has_checkpoint(settings: EncoderSettings) -> bool:
-    """Whether the run continues from a checkpoint."""
+    """Tell whether the run continues from a checkpoint."""
     folder = Path(settings.out or "") / run_folder.CHECKPOINTS
     return settings.resume and any(folder.rglob("step-*"))
 

@@ -94,7 +94,7 @@ class InstancesTask(DenseTask[InstanceSettings]):
         return Epochs(len(data.val.items), batches)
 
     def curve(self, settings: InstanceSettings) -> Curve:
-        """What the learning curve shows."""
+        """Return what the learning curve shows."""
         return Curve({"loss": "binary cross-entropy"}, "validation images")
 
     def judge(

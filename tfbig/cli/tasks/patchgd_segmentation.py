@@ -108,7 +108,7 @@ class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings]):
         return Epochs(masked_images.steps(part, settings), batches, names)
 
     def curve(self, settings: PatchGDSegmentationSettings) -> Curve:
-        """What the learning curve shows."""
+        """Return what the learning curve shows."""
         return Curve({"loss": "loss", "dice": "Dice"}, "validation images")
 
     def judge(

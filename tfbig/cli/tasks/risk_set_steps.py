@@ -18,7 +18,7 @@ from tfbig.training.shared_risk_sets import SharedRiskSets
 
 
 def by_risk_sets(settings: MILSettings | ImageSettings) -> bool:
-    """Whether a step is that of a whole risk set, whose members are computed one at a time."""
+    """Tell whether a step is that of a whole risk set, whose members are computed one at a time."""
     return settings.survival_loss == "cox" and settings.mode != "patchgd"
 
 

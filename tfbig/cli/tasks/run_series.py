@@ -96,7 +96,7 @@ def _of_member(settings: T, folder: Path, member: Member) -> T:
 
 
 def _is_there(evaluated: str | None) -> bool:
-    """Whether the run to evaluate, if any, has finished; a diverged run has not."""
+    """Tell whether the run to evaluate, if any, has finished; a diverged run has not."""
     return not evaluated or (Path(evaluated) / run_folder.METRICS).exists()
 
 
@@ -118,7 +118,7 @@ def _finish(task: Task[Any], settings: TrainSettings, member: Member) -> bool:
 
 
 def _has_finished(settings: TrainSettings) -> bool:
-    """Whether the run has metrics, and was made with these settings; data decide some that are None here."""
+    """Tell whether the run has metrics, and was made with these settings; data decide some that are None here."""
     folder = Path(settings.out or "")
     if not (folder / run_folder.METRICS).exists():
         return False
@@ -224,7 +224,7 @@ def _row(name: str, values: Mapping[str, float], ends: Sequence[Any]) -> Row:
 
 
 def _is_measured(value: Any) -> bool:
-    """Whether a value is a measurement; counts and bytes are integers."""
+    """Tell whether a value is a measurement; counts and bytes are integers."""
     return isinstance(value, float) and math.isfinite(value)
 
 

@@ -100,7 +100,7 @@ class ValueSums:
 
 
 def outputs_of(settings: SceneSettings) -> Outputs:
-    """What the network gives for a pixel, by settings with what the data decided."""
+    """The values that the network gives for a pixel, by settings with what the data decided."""
     names = settings.class_names or ()
     return Outputs(names, len(names)) if settings.target == "class" else Outputs((), 1)
 

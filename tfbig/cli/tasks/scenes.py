@@ -110,7 +110,7 @@ class Scenes(DenseTask[SceneSettings]):
         return (1, *size, data.val.items[0].image.shape[-1])
 
     def curve(self, settings: SceneSettings) -> Curve:
-        """What the learning curve shows."""
+        """Return what the learning curve shows."""
         if settings.target == "class":
             return Curve({"loss": "cross-entropy", "accuracy": "accuracy"}, "validation scenes")
         loss = (settings.loss or LOSSES["regression"][0]).upper()

@@ -128,7 +128,7 @@ class Segmentation(DenseTask[SegmentationSettings]):
         return self.plans_of(model, settings, data)
 
     def curve(self, settings: SegmentationSettings) -> Curve:
-        """What the learning curve shows."""
+        """Return what the learning curve shows."""
         return Curve({"loss": "binary cross-entropy", "dice": "Dice"}, "validation slides")
 
     def judge(

@@ -27,7 +27,7 @@ class Part(Protocol):
 
     @property
     def labels(self) -> Numbers:
-        """What is to be predicted of each, `[n, ...]`."""
+        """The labels of each, `[n, ...]`."""
 
 
 Predict: TypeAlias = Callable[[Any], Numbers]
@@ -101,7 +101,7 @@ class Target(ABC):
         """Compute figures of merit of predictions by name; NaN if one is not defined."""
 
     def reference(self, predict: Predict, data: Data, run: str | None) -> Any:
-        """What the evaluation needs of training or validation data, such as a threshold.
+        """Return what the evaluation needs of training or validation data, such as a threshold.
 
         `run` is the folder of the run that is evaluated, which has a reference already; None after training.
         """

@@ -71,7 +71,7 @@ class Task(ABC, Generic[S]):
 
     @abstractmethod
     def curve(self, settings: S) -> Curve:
-        """What the learning curve shows."""
+        """Return what the learning curve shows."""
 
     @abstractmethod
     def write_results(

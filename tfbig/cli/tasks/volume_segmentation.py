@@ -95,7 +95,7 @@ class VolumeSegmentation(DenseTask[VolumeSegmentationSettings]):
         return volume_cases.whole(item, prepared_volumes.of_config(vars(settings)))
 
     def curve(self, settings: VolumeSegmentationSettings) -> Curve:
-        """What the learning curve shows."""
+        """Return what the learning curve shows."""
         return Curve(
             {"loss": settings.loss.replace("_", " "), "dice": "Dice"}, "validation volumes"
         )

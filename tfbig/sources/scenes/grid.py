@@ -91,7 +91,7 @@ class MapGrid:
         return MapGrid(self.wkt, (a * columns, b * rows, c, d * columns, e * rows, f))
 
     def equals(self, other: MapGrid, shape: tuple[int, int]) -> bool:
-        """Whether pixels of both grids are at the same places, to a hundredth of a pixel over an image.
+        """Tell whether pixels of both grids are at the same places, to a hundredth of a pixel over an image.
 
         Args:
             other: The other grid.

@@ -302,7 +302,7 @@ def _scaling(path: PathLike, dataset: Any, level: int) -> tuple[tuple[float, flo
 
 
 def _check_scaling(path: PathLike, scaling: Sequence[tuple[float, float]]) -> bool:
-    """Whether a band has a scale or an offset; raise SourceError where one is no number to multiply by."""
+    """Tell whether a band has a scale or an offset; raise SourceError where one is no number to multiply by."""
     for band, (scale, offset) in enumerate(scaling, start=1):
         if not (np.isfinite([scale, offset]).all() and scale):
             raise SourceError(

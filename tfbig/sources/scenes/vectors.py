@@ -174,7 +174,7 @@ def _check_tables(path: PathLike) -> None:
 
 
 def _has_expressions(base: sqlite3.Connection, table: str) -> bool:
-    """Whether a table has columns of expressions."""
+    """Tell whether a table has columns of expressions."""
     hidden = base.execute("SELECT max(hidden) FROM pragma_table_xinfo(?)", (table,)).fetchone()[0]
     return hidden is not None and hidden > 1
 

@@ -144,7 +144,7 @@ def write_ome_zarr_labels(
 
 
 def _is_ours(labels: Path) -> bool:
-    """Whether labels say that tfbig wrote them."""
+    """Tell whether labels say that tfbig wrote them."""
     try:
         attributes = zarr.open_group(labels, mode="r").attrs
         image = attributes.get("ome", attributes)["multiscales"][0]
@@ -320,7 +320,7 @@ def _describe(group: Any, ome_version: str, metadata: dict[str, Any]) -> None:
 
 
 def _omero(names: Sequence[str], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """What viewers show: names, colours and ranges of the channels."""
+    """Return what viewers show: names, colours and ranges of the channels."""
     last = 1.0 if dtype.kind in "fb" else float(np.iinfo(dtype).max)
     colours = ("FF0000", "00FF00", "0000FF") if len(names) == 3 and dtype == np.uint8 else _COLOURS
     window = {"min": 0.0, "start": 0.0, "end": last, "max": last}

@@ -97,7 +97,7 @@ def _opened(path: PathLike) -> ImageFile.ImageFile:
 
 
 def _has_16_bits(picture: ImageFile.ImageFile) -> bool:
-    """Whether a picture has 16 bits a sample and several channels."""
+    """Tell whether a picture has 16 bits a sample and several channels."""
     return any(tile.args in _WIDE_PNG for tile in picture.tile)
 
 

@@ -102,7 +102,7 @@ class TiffLayout:
         return min(height, self.shape[0] - top), min(width, self.shape[1] - left)
 
     def stored_segments(self) -> npt.NDArray[np.bool_]:
-        """Whether the file stores a segment, in any plane except alpha, `[num_bands, num_across]`."""
+        """Tell whether the file stores a segment, in any plane except alpha, `[num_bands, num_across]`."""
         shape = self.planes, self.num_bands, self.num_across
         counts = np.array(self.counts[: math.prod(shape)]).reshape(shape)
         stored: npt.NDArray[np.bool_] = (counts[: self.shape[2]] != 0).any(0)

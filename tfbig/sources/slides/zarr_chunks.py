@@ -85,7 +85,7 @@ def check_array(array: Any, name: str) -> None:
 
 
 def decoded_by_c(array: Any) -> bool:
-    """Whether a C library decodes the chunks that damage may make end its process."""
+    """Tell whether a C library decodes the chunks that damage may make end its process."""
     return any(_name(codec) in _C_CODECS for codec in array.compressors)
 
 

@@ -127,7 +127,7 @@ def _described(path: PathLike) -> tuple[list[Plane], Description]:
 
 
 def is_series(path: PathLike) -> bool:
-    """Whether a folder holds a DICOM file, or a file is DICOM and no whole slide."""
+    """Tell whether a folder holds a DICOM file, or a file is DICOM and no whole slide."""
     first = next((file for file in _files(Path(path)) if _is_dicom(file)), None)
     if first is None or pydicom.missing:
         return False
@@ -145,13 +145,13 @@ def _files(path: Path) -> list[Path]:
 
 
 def _has_preamble(path: Path) -> bool:
-    """Whether a file begins as DICOM files do."""
+    """Tell whether a file begins as DICOM files do."""
     with path.open("rb") as file:
         return file.read(132)[128:] == b"DICM"
 
 
 def _is_dicom(path: Path) -> bool:
-    """Whether a file is DICOM: it begins so, or without the preamble, with its first groups and a SOP class."""
+    """Tell whether a file is DICOM: it begins so, or without the preamble, with its first groups and a SOP class."""
     try:
         if _has_preamble(path):
             return True

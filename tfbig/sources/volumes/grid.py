@@ -155,7 +155,7 @@ def turn_to(
 
 
 def is_orientation(text: str) -> bool:
-    """Whether a text such as `'SAR'` names a direction of each axis of the patient."""
+    """Tell whether a text such as `'SAR'` names a direction of each axis of the patient."""
     found = [n for letter in text for n, pair in enumerate(DIRECTIONS) if letter in pair]
     return len(text) == 3 and sorted(found) == [0, 1, 2]
 

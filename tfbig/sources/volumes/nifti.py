@@ -50,7 +50,7 @@ def open_nifti(path: PathLike) -> RawVolume:
 
 
 def is_compressed(path: PathLike) -> bool:
-    """Whether a file is compressed, by its name."""
+    """Tell whether a file is compressed, by its name."""
     return os.fspath(path).lower().endswith(".gz")
 
 
@@ -94,7 +94,7 @@ def parse_header(data: bytes, name: str) -> Any:
 
 
 def _is_second(data: bytes) -> bool:
-    """Whether a header is that of NIfTI-2, whose first number is its length, 540."""
+    """Tell whether a header is that of NIfTI-2, whose first number is its length, 540."""
     return any(int.from_bytes(data[:4], order) == HEADER_BYTES for order in ("little", "big"))
 
 

@@ -43,7 +43,7 @@ def suffix_of(path: PathLike) -> str | None:
 
 
 def is_volume(path: PathLike) -> bool:
-    """Whether a path is that of a volume: by its name, or of DICOM by its content."""
+    """Tell whether a path is that of a volume: by its name, or of DICOM by its content."""
     if suffix_of(path) is not None:
         return True
     given = Path(path)
