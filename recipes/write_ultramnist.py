@@ -27,6 +27,7 @@ from tfbig.recipes import folders
 from tfbig.recipes.digits import drawn_digits, read_digits
 from tfbig.recipes.ultramnist import COUNTS, DigitCanvas, ultramnist
 from tfbig.sources import Bag, Subset
+from tfbig.units import ceil_div
 
 CLASSES = tuple(map(str, range(10)))
 MOST_DRAWN = 4000
@@ -85,7 +86,7 @@ def images(given: Namespace) -> dict[str, Images]:
 
 def single(given: Namespace) -> Namespace:
     """Change the flags to images of one digit each, with 1.5 times the rows of the largest digit or a little more."""
-    side = -(-42 * given.factors[1] // 32) * 32
+    side = ceil_div(42 * given.factors[1], 32) * 32
     changes = {"canvas": side, "digits": (1,), "images": SINGLE}
     return Namespace(**vars(given) | changes)
 

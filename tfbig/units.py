@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import Any
+from typing import Any, overload
 
 ITEMSIZE = {"bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "float16": 2, "bfloat16": 2}
 ITEMSIZE |= {"int32": 4, "float32": 4, "int64": 8, "float64": 8}
@@ -13,6 +13,14 @@ WORD = 8
 """Bytes of a word; rows of images on an accelerator consist of whole words."""
 ALIGNMENT = 64
 """Alignment in bytes; TensorFlow copies an array of host memory whose address is no multiple of it."""
+
+
+@overload
+def ceil_div(a: int, b: int) -> int: ...
+
+
+@overload
+def ceil_div(a: Any, b: Any) -> Any: ...
 
 
 def ceil_div(a: Any, b: Any) -> Any:
@@ -28,8 +36,7 @@ def ceil_div(a: Any, b: Any) -> Any:
 
 def aligned(size: int) -> int:
     """The bytes that an array of `size` bytes occupies: whole alignments, and at least one."""
-    count: int = ceil_div(size, ALIGNMENT)
-    return max(count, 1) * ALIGNMENT
+    return max(ceil_div(size, ALIGNMENT), 1) * ALIGNMENT
 
 
 def itemsize(dtype: str | None) -> int:

@@ -31,6 +31,7 @@ sys.path[0] = str(ROOT)
 import numpy as np
 
 from benchmarks import report
+from tfbig.units import ceil_div
 
 METHODS = {
     "batch": ("resnet18", 6, 1),
@@ -73,7 +74,7 @@ def train(method: str, seed: int, data: Any, arguments: argparse.Namespace) -> d
     images, classes, order = data
     test, training = np.split(order, [len(order) // 5])
     _, batch, accumulate = METHODS[method]
-    steps = -(-len(training) // batch) // accumulate
+    steps = ceil_div(len(training), batch) // accumulate
     schedule = keras.optimizers.schedules.CosineDecay(
         0.0, steps * (arguments.epochs - 1), warmup_target=1e-3, warmup_steps=steps
     )

@@ -64,7 +64,7 @@ def test_a_replay_runs_before_the_first_pass_that_reads_its_images() -> None:
     """One whose images no pass reads does not run."""
     graph = deep_graph(3)
     layout = layout_of(graph)
-    *_, middle, last = layout.sweeps
+    *_, middle, _ = layout.sweeps
     (value, *_) = middle.reads
     replay = replace(middle, index=90, writes=(value,), is_replay=True)
     unread = replace(replay, index=91, writes=(10**6,))
@@ -74,7 +74,6 @@ def test_a_replay_runs_before_the_first_pass_that_reads_its_images() -> None:
     assert found[found.index("replay 90") + 1] == readers[0]
     assert "replay 91" not in found
     assert len(found) == len(layout.sweeps) + 1
-    assert last.index > middle.index
 
 
 def test_images_that_wait_are_those_that_backward_passes_read() -> None:

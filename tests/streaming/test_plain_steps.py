@@ -367,7 +367,7 @@ def test_errors_that_are_not_of_xla(
     with pytest.raises(raised):
         big.train_on_batch(images(2), classes(2))
     assert not errors
-    assert big.programs.compiles_plain
+    assert big._programs.compiles_plain
 
 
 def test_errors_of_sources_are_those_that_were_raised() -> None:
@@ -375,4 +375,4 @@ def test_errors_of_sources_are_those_that_were_raised() -> None:
     source = tfbig.open(images(1)[0].astype("int16"))
     with pytest.raises(tfbig.SourceError, match="dtype"):
         big.train_on_batch(np.array([source.handle]), classes(1))
-    assert big.programs.compiles_plain
+    assert big._programs.compiles_plain

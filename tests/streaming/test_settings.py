@@ -15,6 +15,7 @@ from tfbig.streaming.settings import Settings
 
 SETTINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "budget": ({"budget": "1GB"}, TypeError, r"expected budget=tfbig.Budget\(host=...\)"),
+    "no budget": ({"budget": 0}, TypeError, r"expected budget=tfbig.Budget\(host=...\)"),
     "rows": ({"strip_rows": 0}, ValueError, "strip_rows=0: expected a positive number"),
     "store": ({"store": "int8"}, ValueError, "store='int8': expected None or one of"),
     "source": ({"source_dtype": "rgb"}, ValueError, "source_dtype='rgb': expected one of bool"),

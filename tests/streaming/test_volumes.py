@@ -53,7 +53,7 @@ def test_fit_and_evaluate_by_handle(size: tuple[int, ...], float64: None) -> Non
     assert_same(big.get_weights(), plain.get_weights(), FLOAT64)
     evaluated = big.evaluate(data, verbose=0)
     assert evaluated == pytest.approx(plain.evaluate(x[None], y[None], verbose=0), rel=FLOAT64)
-    assert big.programs.order == dict(SIZES)[size]
+    assert big._programs.order == dict(SIZES)[size]
     assert big.plan(pair[0]).shape == (1, *size, 2)
 
 

@@ -443,7 +443,7 @@ def test_out_of_memory_retries_with_a_smaller_plan(name, tmp_path, exhausted, ca
     assert left["times"] == 0
     printed = capsys.readouterr().err
     assert re.search(r"out of memory: .*no memory is left; trying again with \d+ byt", printed)
-    assert model.programs.settings.strip_rows == 3
+    assert model._programs.settings.strip_rows == 3
     assert_same(values(model), values(expected), rtol=FLOAT64)
 
 

@@ -25,6 +25,7 @@ from tfbig.sources import Bag, Coords, Slide, Source, Tiles
 from tfbig.sources.bags.bag import resize
 from tfbig.sources.writing import atomic_write
 from tfbig.tissue.masks import Tissue
+from tfbig.units import ceil_div
 
 RIGHT, FALSE, MISSED = COLOURS[:3]
 TILES, TISSUE = COLOURS[:2]
@@ -43,7 +44,7 @@ def thumbnail(source: Source, max_side: int = 1200) -> npt.NDArray[Any]:
 
     `k` is the smallest with at most `max_side` rows and columns, `[ceil(H / k), ceil(W / k), C]`.
     """
-    step = -(-max(source.shape[:2]) // max_side)
+    step = ceil_div(max(source.shape[:2]), max_side)
     height = max(_STRIP_ROWS // step, 1) * step
     starts = range(0, source.shape[0], height)
     ends = [min(start + height, source.shape[0]) for start in starts]

@@ -15,7 +15,7 @@ from skimage import measure
 from tfbig.errors import SourceError
 from tfbig.sources import Source
 from tfbig.system import progress
-from tfbig.units import counted
+from tfbig.units import ceil_div, counted
 
 REDUCED_SIDE: Final = 4096
 """Longer side of the reduced image from which outlines are computed."""
@@ -149,7 +149,7 @@ def _majority(rows: Labels, factor: int) -> Labels:
     if factor == 1:
         return rows.copy()
     height, width = rows.shape
-    best = np.zeros((-(-height // factor), -(-width // factor)), rows.dtype)
+    best = np.zeros((ceil_div(height, factor), ceil_div(width, factor)), rows.dtype)
     most = np.zeros(best.shape, np.int64)
     # With few classes, trying all numbers is faster than finding those that occur.
     few = rows.dtype.itemsize == 1 and rows.max() < 16

@@ -24,6 +24,7 @@ from tfbig.results.geojson import COLOURS, hex_of
 from tfbig.sources.slides.slide import Slide
 from tfbig.sources.writing import atomic_write
 from tfbig.system.output_folder import file_in
+from tfbig.units import ceil_div
 
 FOLDER: Final = "views"
 MAX_SIDE: Final = 4096
@@ -243,7 +244,7 @@ def pyramid(image: Pixels, smallest: int) -> Iterator[Pixels]:
 def _half(image: Pixels) -> Pixels:
     rows, columns, channels = image.shape
     even = np.pad(image, ((0, rows % 2), (0, columns % 2), (0, 0)), mode="edge")
-    blocks = even.reshape(-(-rows // 2), 2, -(-columns // 2), 2, channels).astype(np.uint32)
+    blocks = even.reshape(ceil_div(rows, 2), 2, ceil_div(columns, 2), 2, channels).astype(np.uint32)
     if channels == 3:
         return ((blocks.sum((1, 3)) + 2) // 4).astype(np.uint8)
     opacity = blocks[..., 3:]

@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 from tfbig.results.figures import save
 from tfbig.results.geojson import COLOURS
 from tfbig.sources import Volume
+from tfbig.units import ceil_div
 
 MAX_SIDE = 512
 """Most voxels along a side of a drawn plane."""
@@ -118,7 +119,7 @@ def section(volume: Volume, axis: int, index: int) -> npt.NDArray[Any]:
     ranges = [(0, n) for n in volume.shape[:3]]
     ranges[axis] = index, index + 1
     part = volume.read_box(*ranges).squeeze(axis)
-    steps = [-(-n // MAX_SIDE) for n in part.shape[:2]]
+    steps = [ceil_div(n, MAX_SIDE) for n in part.shape[:2]]
     return part[:: steps[0], :: steps[1]]
 
 

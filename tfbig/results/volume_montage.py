@@ -15,6 +15,7 @@ from tfbig.results import slide_viewer
 from tfbig.results.slide_viewer import Pixels
 from tfbig.results.volume_figures import RANGE, labelled_voxels, upright
 from tfbig.sources import Volume
+from tfbig.units import ceil_div
 
 PLANES: Final = 48
 """Most planes of a montage."""
@@ -79,7 +80,7 @@ def evenly_spaced(first: int, stop: int, most: int) -> list[int]:
 def sheet(planes: Sequence[npt.NDArray[Any]], columns: int) -> npt.NDArray[Any]:
     """Join planes `[h, w]` of equal size in rows of `columns`, with gaps of zeros between them."""
     height, width = planes[0].shape
-    rows = -(-len(planes) // columns)
+    rows = ceil_div(len(planes), columns)
     size = rows * (height + GAP) - GAP, columns * (width + GAP) - GAP
     joined = np.zeros(size, planes[0].dtype)
     for place, plane in enumerate(planes):

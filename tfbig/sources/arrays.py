@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tfbig.errors import SourceError
 from tfbig.sources.files import File, PathLike, still_open
 from tfbig.sources.source import RowArray, Source
+from tfbig.units import ceil_div
 
 
 @final
@@ -73,7 +74,7 @@ class PackedMask(Source):
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         first = left // 8
-        bits = self._bits[start:stop, first : -(-right // 8)]
+        bits = self._bits[start:stop, first : ceil_div(right, 8)]
         pixels = np.unpackbits(bits, axis=1)
         return np.ascontiguousarray(pixels[:, left - 8 * first : right - 8 * first, None])
 

@@ -21,6 +21,7 @@ from tfbig.geometry.windows import Interval
 from tfbig.sources.background import cells_of_window, colour_of, read_foreground
 from tfbig.sources.bags.bag import Bag, Indices
 from tfbig.sources.source import RowArray, Source, View
+from tfbig.units import ceil_div
 
 Image = npt.NDArray[np.float32]
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
@@ -381,7 +382,7 @@ def _sample_pixels(source: Source) -> npt.NDArray[np.uint8]:
     """Read some columns of `SAMPLED_BANDS` bands of rows as `[pixels, C]`."""
     rows, columns, channels = source.shape
     starts = sorted({n * rows // SAMPLED_BANDS for n in range(SAMPLED_BANDS)})
-    every = -(-columns // SAMPLED_COLUMNS)
+    every = ceil_div(columns, SAMPLED_COLUMNS)
     bands = [source.read(i, min(i + BAND_ROWS, rows))[:, ::every] for i in starts]
     return np.concatenate([band.reshape(-1, channels) for band in bands])
 

@@ -10,6 +10,7 @@ import numpy as np
 from tfbig.geometry import cells
 from tfbig.geometry.background import Background, BoolArray
 from tfbig.sources.source import RowArray, Source
+from tfbig.units import ceil_div
 
 SMALLEST: Final = 2**20
 """Fewest pixels of an image in whose file or padding background is looked for."""
@@ -57,7 +58,7 @@ def read_foreground(
 def cells_of_window(background: Background, window: _Window) -> BoolArray:
     """Tell whether the cells that a window `start, stop, left, right` touches are foreground."""
     cell, (start, stop, left, right) = background.cell, window
-    down, across = (slice(a // cell, -(-b // cell)) for a, b in ((start, stop), (left, right)))
+    down, across = (slice(a // cell, ceil_div(b, cell)) for a, b in ((start, stop), (left, right)))
     return background.foreground[down, across]
 
 

@@ -17,6 +17,7 @@ from tfbig.sources.arrays import from_array
 from tfbig.sources.background import cells_of_window, colour_of, read_foreground
 from tfbig.sources.source import Pointwise, RowArray, Source, View
 from tfbig.sources.views import holds
+from tfbig.units import ceil_div
 
 Colour = float | Sequence[float] | npt.NDArray[Any]
 """One number for all channels, or one for each."""
@@ -218,7 +219,7 @@ def _stretched(mask: Source, shape: Sequence[int], cell: int | None) -> Backgrou
         scale = group * min(n / m for n, m in zip(shape, size, strict=True))
         cell = cells.side_of_cells(shape, cells.power_of_two(scale))
     rows, columns = (
-        Interval(pixels.start * m // n, -(-pixels.stop * m // n))
+        Interval(pixels.start * m // n, ceil_div(pixels.stop * m, n))
         for pixels, n, m in (
             (cells.intervals(n, cell), n, m) for n, m in zip(shape, size, strict=True)
         )

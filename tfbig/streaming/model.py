@@ -122,7 +122,6 @@ class StreamedModel(ClassWeights, TwinModel):
     Attributes:
         twin: The plain model, with the same layers and variables.
         settings: The arguments of `tfbig.stream`.
-        programs: What its steps run.
 
     Raises:
         UnsupportedLayerError: As in `tfbig.stream`.
@@ -153,12 +152,12 @@ class StreamedModel(ClassWeights, TwinModel):
         of_keras = {name: settings.pop(name) for name in [*settings] if name not in _SETTINGS}
         super().__init__(model, **{"name": f"streamed_{model.name}", **of_keras})
         replication.check()
-        self.settings = Settings(budget or Budget(), strip_rows, **settings)
+        self.settings = Settings(Budget() if budget is None else budget, strip_rows, **settings)
         self._split = front_and_rest.find(
             self._functional_twin, self.settings.upto, self.settings.unsupported
         )
         self._plan_with(self.settings)
-        self._inputs_reader = ModelInputs(self.name, self._functional_twin, self.programs.rank)
+        self._inputs_reader = ModelInputs(self.name, self._functional_twin, self._programs.rank)
         self.built = True
 
     # ------------------------------------------------------------------ keras.Model
@@ -263,7 +262,7 @@ class StreamedModel(ClassWeights, TwinModel):
     @property
     def spatial(self) -> bool:
         """True if every output is an image that streams; losses are then computed strip by strip."""
-        return self._split is None and self.programs.images_out and not self.programs.bags
+        return self._split is None and self._programs.images_out and not self._programs.bags
 
     def plan(self, image: Sequence[int] | sources.Source, training: bool = True) -> Plan:
         """Return the plan for one image size; nothing of that size is allocated.
@@ -291,7 +290,7 @@ class StreamedModel(ClassWeights, TwinModel):
         streams = self.spatial and (training or self.compiled)
         compiled = Compiled.of(self)
         with_loss = streams and compiled.loss is not None
-        return self.programs.plan(shape, training, compiled, with_loss, background)
+        return self._programs.plan(shape, training, compiled, with_loss, background)
 
     @tf_errors.unwrapped
     def predict_to(
@@ -323,7 +322,7 @@ class StreamedModel(ClassWeights, TwinModel):
 
     def use_less(self) -> int:
         """Use half the bytes for strips, or half the rows, from now on, and return the bytes."""
-        settings = self.programs.settings
+        settings = self._programs.settings
         strips = settings.strip_bytes[0] // 2
         rows = settings.strip_rows and max(settings.strip_rows // 2, 1)
         budget = dataclasses.replace(settings.budget, device=strips)
@@ -335,9 +334,9 @@ class StreamedModel(ClassWeights, TwinModel):
         if not self.spatial:
             return None
         handles = [tf.TensorSpec([None], tf.string)] * len(self._functional_twin.inputs)
-        return self.programs.forward(False, handles, Compiled.of(self), always_streams=True).graph
+        return self._programs.forward(False, handles, Compiled.of(self), always_streams=True).graph
 
-    def in_memory(self, data: Any, predicts: bool) -> Any:
+    def _in_memory(self, data: Any, predicts: bool) -> Any:
         """Return data with images in host memory instead of handles.
 
         Args:
@@ -345,7 +344,7 @@ class StreamedModel(ClassWeights, TwinModel):
             predicts: Whether the labels are left out, which a prediction does not need.
         """
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        twin, labels_of = self._functional_twin, self.programs.labels
+        twin, labels_of = self._functional_twin, self._programs.labels
         with tf.device(HOST):
             pairs = zip(self._inputs_reader.read(x), twin.inputs, strict=True)
             images = [labels_of.dense(tensor, spec.shape[-1]) for tensor, spec in pairs]
@@ -374,7 +373,8 @@ class StreamedModel(ClassWeights, TwinModel):
             _do_not_convert(step_function),
             lambda data: self._bound_to(data, step_function),
             shape,
-            predicts,
+            lambda: self._programs,
+            lambda data: self._in_memory(data, predicts),
         )
 
     # -------------------------------------------------------------- programs and their data
@@ -382,7 +382,7 @@ class StreamedModel(ClassWeights, TwinModel):
     def _plan_with(self, settings: Settings) -> None:
         """Replace all programs by programs with these settings."""
         twin, front = self.twin, self._functional_twin
-        self.programs = Programs(
+        self._programs = Programs(
             self.name, twin, front, self._split, settings, self._bytes_between_steps
         )
 
@@ -401,12 +401,12 @@ class StreamedModel(ClassWeights, TwinModel):
     ) -> BoundProgram:
         """Return the program that computes the outputs for inputs. Args: as in `Programs.forward`."""
         tensors = self._inputs_reader.read(inputs)
-        return self.programs.forward(training, tensors, Compiled.of(self), always_streams)
+        return self._programs.forward(training, tensors, Compiled.of(self), always_streams)
 
     def _loss_step(self, data: Any, training: bool) -> LossStep:
         """Return the step that computes the loss of data strip by strip."""
         compiled = Compiled.of(self)
-        return loss_step.prepare(self.programs, self._inputs_reader, compiled, data, training)
+        return loss_step.prepare(self._programs, self._inputs_reader, compiled, data, training)
 
     def _bound_to(self, data: Any, step_function: Callable[[Any], Any]) -> BoundProgram:
         """Return the program that a step on eager data runs, and create the variables that it needs."""
@@ -421,15 +421,15 @@ class StreamedModel(ClassWeights, TwinModel):
 
     def _plainly(self, step: LossStep, training: bool) -> AbstractContextManager[None]:
         """Return a context in which calls of the model on the inputs of a step run the plain model too."""
-        forward = self.programs.forward(training, step.inputs, Compiled.of(self))
+        forward = self._programs.forward(training, step.inputs, Compiled.of(self))
         return forward.program.layouts.plainly()
 
     def _plain_outputs(self, tensors: Sequence[tf.Tensor], training: bool | None) -> Any:
         """Return the outputs of the plain model for tensors or handles."""
-        twin, dense = self._functional_twin, self.programs.labels.dense
+        twin, dense = self._functional_twin, self._programs.labels.dense
         pairs = zip(tensors, twin.inputs, strict=True)
         inputs = [dense(t, spec.shape[-1]) for t, spec in pairs]
-        with tf.device(self.programs.device):
+        with tf.device(self._programs.device):
             structure = keras_internals.input_structure(twin)
             return twin(keras.tree.pack_sequence_as(structure, inputs), training=training)
 
@@ -441,21 +441,21 @@ class StreamedModel(ClassWeights, TwinModel):
         training: bool | None,
     ) -> Any:
         """Return the outputs of a split model from those of its front."""
-        dense = self.programs.labels.dense
+        dense = self._programs.labels.dense
         inputs = [dense(t) if i in split.direct else t for i, t in enumerate(tensors)]
-        with tf.device(self.programs.device):
+        with tf.device(self._programs.device):
             return split.outputs(inputs, outputs, training)
 
     def _dense(self, data: Any) -> Any:
         """Return data with targets and sample weights as tensors, for losses that Keras computes."""
         outputs = keras_internals.output_structure(self._functional_twin)
         loss = keras_internals.compiled_loss(self)
-        return self.programs.labels.dense_data(data, loss, outputs)
+        return self._programs.labels.dense_data(data, loss, outputs)
 
     def _of_pixels(self, step: LossStep, data: Any) -> Any:
         """Return data with tensors as targets, and a sample weight for each pixel, as the losses of Keras expect."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(self._dense(data))
-        y, sample_weight = self.programs.labels.prepare(y, sample_weight)
+        y, sample_weight = self._programs.labels.prepare(y, sample_weight)
         if sample_weight is not None:
             sample_weight = labels.of_pixels(sample_weight, y)
         y = step.objective.as_keras_expects(y)
@@ -477,7 +477,7 @@ class StreamedModel(ClassWeights, TwinModel):
         if self._split is not None:
             return prediction.whole(self, handle, path, convert)
         inputs, outputs = self._functional_twin.inputs, self._functional_twin.outputs
-        if len(inputs) != 1 or len(outputs) != 1 or not self.spatial or self.programs.rank == 3:
+        if len(inputs) != 1 or len(outputs) != 1 or not self.spatial or self._programs.rank == 3:
             raise ValueError(
                 f"'{self.name}' has {len(inputs)} inputs and {len(outputs)} outputs; predict_to expects one image "
                 "[H, W, C] or [D, H, W, C] and returns one. Use predict."

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfbig.engine import traced_steps
+from tfbig.streaming.program_cache import Programs
 from tfbig.system import backend, keras_internals, xla
 
 
@@ -49,7 +50,8 @@ class PlainSteps(traced_steps.Steps):
         step: Step on data, which returns its outputs.
         find: As in `Steps`.
         shape: As in `Steps`.
-        predicts: Whether the step needs no labels.
+        programs: Function that returns the programs of the model, which less memory may replace.
+        read: Function that returns data with images in host memory instead of handles.
 
     Attributes:
         compiled: The compiled steps.
@@ -61,12 +63,14 @@ class PlainSteps(traced_steps.Steps):
         step: Callable[[Any], Any],
         find: traced_steps.Find,
         shape: Callable[[tf.TensorShape], Any],
-        predicts: bool,
+        programs: Callable[[], Programs],
+        read: Callable[[Any], Any],
     ) -> None:
         super().__init__(step, find, shape, model.steps_per_execution)
         self.compiled = traced_steps.Steps(step, find, shape, 1, jit_compile=True)
         self.model = model
-        self.predicts = predicts
+        self.programs = programs
+        self.read = read
         self._sizes = CompiledSizes()
         self._succeeded: set[Hashable] = set()
 
@@ -75,7 +79,7 @@ class PlainSteps(traced_steps.Steps):
         tensors = traced_steps.tensors(data)
         found = self.find(tensors)
         layout = self.layout_of(found)
-        run, programs = partial(self.prepared, layout, data, specs), self.model.programs
+        run, programs = partial(self.prepared, layout, data, specs), self.programs()
         if not layout[1].plain or self.device is None or not programs.compiles_plain:
             return run()
         shapes = [None if t is None else tuple(t.shape) for t in keras.tree.flatten(tensors)]
@@ -94,7 +98,7 @@ class PlainSteps(traced_steps.Steps):
         optimizer = getattr(model, "optimizer", None)
         variables = list(model.variables) + (list(optimizer.variables) if optimizer else [])
         device = keras_internals.device_of(variables)
-        strips = model.programs.device or backend.HOST
+        strips = self.programs().device or backend.HOST
         if device is None or backend.check_device(device) != backend.check_device(strips):
             return None
         return device if xla.wanted(model, device) else None
@@ -109,7 +113,7 @@ class PlainSteps(traced_steps.Steps):
     ) -> Any:
         """Run a compiled step. If the first one of a size fails, nothing has changed, and it runs without XLA."""
         if any(t is not None and t.dtype == tf.string for t in keras.tree.flatten(data)):
-            data, specs = self.model.in_memory(data, self.predicts), None
+            data, specs = self.read(data), None
             layout = self.compiled.layout(data)  # of images in memory
             if not layout[1].plain:
                 return uncompiled()()
@@ -132,7 +136,7 @@ class PlainSteps(traced_steps.Steps):
 
     def _give_up(self, reason: str) -> None:
         """Compile no further step of the model, and say so."""
-        self.model.programs.compiles_plain = False
+        self.programs().compiles_plain = False
         warnings.warn(
             f"'{self.model.name}' runs without XLA, which fails: {reason}. compile(jit_compile=False) silences this.",
             stacklevel=2,

@@ -24,7 +24,7 @@ from tfbig.errors import SourceError
 from tfbig.metrics.confusion import Confusion
 from tfbig.sources import PackedMask, Slide, Source, Upsampled
 from tfbig.sources.resolution import is_plausible
-from tfbig.units import counted
+from tfbig.units import ceil_div, counted
 
 __all__ = ["BlockMeans", "Tissue", "find_tissue", "tissue_mask"]
 
@@ -283,7 +283,7 @@ def _block_means(source: Source, factor: int) -> npt.NDArray[np.uint8]:
         rows = source.read(start, min(start + strip_rows, num_rows))
         sums, counts = _block_sums(rows, factor)
         first = start // factor
-        means[first : first + len(sums)] = -(-sums.astype(np.int64) // counts)
+        means[first : first + len(sums)] = ceil_div(sums.astype(np.int64), counts)
     return means
 
 

@@ -28,6 +28,7 @@ from tfbig.sources.slides.slide import Slide
 from tfbig.tissue.drawn import read_tissue
 from tfbig.tissue.masks import Tissue, find_tissue
 from tfbig.tissue.outline_file import SCANNED, OutlineRule, is_outline_file
+from tfbig.units import ceil_div
 
 B = TypeVar("B", bound=BackgroundSettings)
 
@@ -236,7 +237,7 @@ def overlays(image: sources.Source) -> list[slide_viewer.Overlay]:
     found = image.background
     if found is None:
         return []
-    found = found.coarser(-(-max(found.foreground.shape) // slide_viewer.MAX_SIDE))
+    found = found.coarser(ceil_div(max(found.foreground.shape), slide_viewer.MAX_SIDE))
     down, across = (
         n * found.cell / m for n, m in zip(found.foreground.shape, image.shape, strict=False)
     )

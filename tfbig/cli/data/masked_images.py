@@ -21,7 +21,7 @@ from tfbig.data import epochs
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.errors import SourceError
 from tfbig.sources.table import Row, Table
-from tfbig.units import counted
+from tfbig.units import ceil_div, counted
 
 MaskedSettings: TypeAlias = PatchGDSegmentationSettings | InstanceSettings
 """Settings of a task on images with masks."""
@@ -81,7 +81,7 @@ def print_counts(data: Data) -> None:
 
 def steps(part: Opened, settings: PatchGDSegmentationSettings) -> int:
     """Count the batches of all images; the last may be smaller."""
-    return -(-len(part.items) // settings.batch_size)
+    return ceil_div(len(part.items), settings.batch_size)
 
 
 def dataset(

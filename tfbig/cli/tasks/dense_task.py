@@ -25,6 +25,7 @@ from tfbig.data.worker_shards import Shard
 from tfbig.results import run_folder
 from tfbig.tasks import TASKS
 from tfbig.training import Epochs
+from tfbig.units import ceil_div
 
 S = TypeVar("S", bound=Any)
 Size = tuple[int, ...]
@@ -119,7 +120,7 @@ class DenseTask(Task[S]):
 
     def steps(self, settings: S, data: Data) -> int:
         """Count the batches of an epoch; the last may be smaller."""
-        return -(-self.count(settings, data) // int(settings.batch_size))
+        return ceil_div(self.count(settings, data), int(settings.batch_size))
 
     def load(self, settings: S) -> Data:
         """Return the data of the run, and warn of classes that a split does not have, on one worker of several."""

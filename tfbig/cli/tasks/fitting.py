@@ -28,6 +28,7 @@ from tfbig.system import output_folder
 from tfbig.training import Checkpoints, Epochs, Loop
 from tfbig.training.best_window import BestWindow
 from tfbig.training.single_process import Single
+from tfbig.units import ceil_div
 
 OPTIMIZERS: dict[str, Callable[[TrainSettings, int, Mapping[str, Any]], Any]] = {
     "adam": lambda s, steps, o: keras.optimizers.Adam(s.lr, epsilon=s.epsilon, **o),
@@ -53,7 +54,7 @@ def make_optimizer(settings: TrainSettings, batches: int) -> Any:
 
     DEMON's momentum is 0 after the steps of all epochs.
     """
-    steps = -(-batches // settings.accumulate) * settings.epochs
+    steps = ceil_div(batches, settings.accumulate) * settings.epochs
     options = {"global_clipnorm": settings.clip or None, "beta_1": settings.beta_1}
     return OPTIMIZERS[settings.optimizer](settings, settings.demon_steps or steps, options)
 

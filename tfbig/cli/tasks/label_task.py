@@ -27,6 +27,7 @@ from tfbig.cli.tasks.task import Curve, History, Models, Task
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.results import run_folder
 from tfbig.training import Epochs
+from tfbig.units import ceil_div
 
 S = TypeVar("S", bound=Any)
 
@@ -80,7 +81,7 @@ class LabelTask(Task[S]):
             part: A split, with the labels of the target.
             shard: Batches of this worker, and the epoch to start with.
             learns: Whether it is trained on: shuffled, augmented, with `risk_set_steps.items_of_step` in a batch.
-            weights: Of `weights`.
+            weights: Weights of the classes, as `weights` returns them; None weighs none.
         """
 
     @abstractmethod
@@ -163,7 +164,7 @@ class LabelTask(Task[S]):
         """Return new models, compiled with one optimizer."""
         target = targets.of(settings, data)
         models = self.network(settings, data, target.num_outputs)
-        batches = -(-len(data.train.labels) // settings.batch_size)
+        batches = ceil_div(len(data.train.labels), settings.batch_size)
         optimizer = fitting.make_optimizer(settings, batches)
         metrics = partial(self.metrics, settings, target, data)
         return fitting.compile_both(models, optimizer, *self.loss(settings, target), metrics)
@@ -175,12 +176,12 @@ class LabelTask(Task[S]):
             replace(part, labels=target.labels(part, data)) for part in (data.train, data.val)
         )
         training = Epochs(
-            -(-len(train.labels) // risk_set_steps.items_of_step(settings)),
+            ceil_div(len(train.labels), risk_set_steps.items_of_step(settings)),
             lambda shard: self.batches(settings, data, train, shard, True, weights),
             fitting.item_names(_items(data.train), data.train.labels),
         )
         validation = Epochs(
-            -(-len(val.labels) // self.batch_size(settings)),
+            ceil_div(len(val.labels), self.batch_size(settings)),
             lambda shard: self.batches(settings, data, val, shard),
         )
         prefix = "" if settings.monitor == "loss" else self.prefix(settings)

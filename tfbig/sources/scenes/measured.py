@@ -15,7 +15,7 @@ from tfbig.geometry import cells
 from tfbig.geometry.background import Background
 from tfbig.sources.scenes.raster import RasterSource
 from tfbig.sources.source import RowArray, View
-from tfbig.units import counted
+from tfbig.units import ceil_div, counted
 
 CELL: Final = 32
 """Rows and columns of a cell of nodata that is looked for."""
@@ -49,7 +49,7 @@ class FilledScene(View):
                 f"{scene.name}: has {counted(bands, 'band')}, but the network was trained on {len(fill)}; expected the "
                 "same bands in the same order."
             )
-        shape = (*(-(-n // multiple) * multiple for n in (rows, columns)), bands)
+        shape = (*(ceil_div(n, multiple) * multiple for n in (rows, columns)), bands)
         super().__init__(scene, shape, np.float32, scene.name)
         self.scene, self.fill = scene, np.asarray(fill, np.float32)
         self._skip = skip

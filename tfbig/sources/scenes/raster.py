@@ -18,7 +18,7 @@ from tfbig.sources.scenes import gdal
 from tfbig.sources.scenes.grid import MapGrid
 from tfbig.sources.slides.slide import Slide
 from tfbig.sources.source import RowArray, Source
-from tfbig.units import counted
+from tfbig.units import ceil_div, counted
 
 rasterio, enums = Package("rasterio"), Package("rasterio.enums")
 
@@ -127,7 +127,7 @@ class RasterSource(Source):
         overviews = dataset.overviews(self._indexes[0]) if level == 0 else []
         self.levels = ((shape[0], shape[1]), *(_reduced(shape, n) for n in overviews))
         rows, columns = dataset.block_shapes[0]
-        across = -(-shape[1] // columns) * columns
+        across = ceil_div(shape[1], columns) * columns
         self._cache = min(2 * rows * across * shape[2] * self.dtype.itemsize, _MAX_CACHE_BYTES)
 
     def close(self) -> None:
@@ -347,4 +347,4 @@ def _check_axes(path: PathLike, dataset: Any) -> None:
 
 
 def _reduced(shape: tuple[int, ...], factor: int) -> tuple[int, int]:
-    return -(-shape[0] // factor), -(-shape[1] // factor)
+    return ceil_div(shape[0], factor), ceil_div(shape[1], factor)

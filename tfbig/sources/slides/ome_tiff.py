@@ -20,7 +20,7 @@ from tfbig.sources.slides.georeference import Georeference
 from tfbig.sources.source import RowArray, Source
 from tfbig.sources.writing import NpyWriter, atomic_write, write_npy
 from tfbig.system import output_folder
-from tfbig.units import counted
+from tfbig.units import ceil_div, counted
 
 TILE: Final = 512
 SMALLEST: Final = 1024
@@ -145,7 +145,9 @@ class _Levels:
         self.image, self.labels, self.folder = image, labels, folder
         count = max(math.ceil(math.log2(max(image.shape[:2]) / SMALLEST)), 0) + 1
         rows, columns, channels = image.shape
-        self.shapes = [(-(-rows // 2**n), -(-columns // 2**n), channels) for n in range(count)]
+        self.shapes = [
+            (ceil_div(rows, 2**n), ceil_div(columns, 2**n), channels) for n in range(count)
+        ]
 
     def strips(self, level: int, planar: bool) -> Iterator[RowArray]:
         """Yield strips `[r, W, C]` of a level, plane after plane; the first plane also writes the next level."""
@@ -187,7 +189,7 @@ def _write(path: Path, levels: _Levels, storage: _Storage, ticked: Progress | No
                 level_options |= {"resolution": (columns, rows), "resolutionunit": "CENTIMETER"}
             strips = levels.strips(level, storage.planar)
             if ticked is not None and level == 0:
-                strips = _counted(strips, -(-shape[0] // TILE), ticked)
+                strips = _counted(strips, ceil_div(shape[0], TILE), ticked)
             tiles = _tiles(strips, storage.rgb)
             # tifffile wraps the iterator and closes it after the last tile; without `chain` that would close `tiles`
             # itself, before the next level is complete

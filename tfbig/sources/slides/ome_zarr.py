@@ -18,7 +18,7 @@ from tfbig.sources.files import Package, PathLike
 from tfbig.sources.slides.ome_tiff import SMALLEST, Progress, halved
 from tfbig.sources.source import RowArray, Source
 from tfbig.system import output_folder
-from tfbig.units import counted
+from tfbig.units import ceil_div, counted
 
 zarr = Package("zarr")
 
@@ -265,9 +265,9 @@ class _Level:
     def __init__(
         self, group: Any, number: int, image: Source, ome_version: str, axes: str, labels: bool
     ) -> None:
-        rows, columns = (-(-n // 2**number) for n in image.shape[:2])
+        rows, columns = (ceil_div(n, 2**number) for n in image.shape[:2])
         sharded = ome_version == "0.5"
-        side = min(SHARD, -(-max(rows, columns) // CHUNK) * CHUNK)
+        side = min(SHARD, ceil_div(max(rows, columns), CHUNK) * CHUNK)
         sizes = {"c": image.shape[2], "y": rows, "x": columns}
         self._height = side if sharded else CHUNK
         compressor: dict[str, Any] = {"compressors": zarr.codecs.ZstdCodec(level=3)}

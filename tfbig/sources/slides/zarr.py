@@ -30,6 +30,7 @@ from tfbig.sources.slides.zarr_chunks import (
     stored_chunks,
 )
 from tfbig.sources.source import RowArray, Source
+from tfbig.units import ceil_div
 
 zarr = Package("zarr")
 
@@ -182,8 +183,8 @@ class _ZarrSource(Source):
         if stored is None:
             return None
         height, width = self._tile
-        down = slice(start // height, -(-stop // height))
-        if stored[down, left // width : -(-right // width)].any():
+        down = slice(start // height, ceil_div(stop, height))
+        if stored[down, left // width : ceil_div(right, width)].any():
             return None
         return np.full(self.shape[2], self._array.fill_value, self.dtype)
 

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig.errors import SourceError
-from tfbig.units import format_bytes
+from tfbig.units import ceil_div, format_bytes
 
 MAX_CHUNK_BYTES: Final = 2**28
 """Largest accepted size of a decoded chunk; zarr decodes about ten at a time."""
@@ -76,7 +76,7 @@ def check_array(array: Any, name: str) -> None:
             f"{name}: is stored in chunks of {array.chunks}, {format_bytes(size)}, each of which is "
             f"decoded at once; {format_bytes(MAX_CHUNK_BYTES)} are allowed. Write it again in smaller chunks."
         )
-    count = math.prod(-(-n // m) for n, m in zip(array.shape, array.chunks, strict=True))
+    count = math.prod(ceil_div(n, m) for n, m in zip(array.shape, array.chunks, strict=True))
     if size < MIN_CHUNK_BYTES and count > MAX_SMALL_CHUNKS:
         raise SourceError(
             f"{name}: is stored in {count} chunks of {array.chunks}, {format_bytes(size)}, which would "
@@ -123,7 +123,7 @@ def stored_chunks(array: Any) -> npt.NDArray[np.bool_] | None:
     zarr stores none of the fill value. The result is None if there are more than `MAX_LISTED` chunks.
     """
     sizes = array.shards or array.chunks
-    counts = [-(-n // m) for n, m in zip(array.shape, sizes, strict=True)]
+    counts = [ceil_div(n, m) for n, m in zip(array.shape, sizes, strict=True)]
     if math.prod(counts) > MAX_LISTED:
         return None
     folder, key = Path(array.store.root) / array.path, array.metadata.encode_chunk_key

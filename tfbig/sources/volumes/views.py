@@ -14,6 +14,7 @@ from tfbig.sources import boxes, untrusted
 from tfbig.sources.source import RowArray
 from tfbig.sources.volumes.grid import Spacing, VoxelGrid
 from tfbig.sources.volumes.volume import Box, Volume, VolumeView
+from tfbig.units import ceil_div
 
 SAME_PLACE = 0.1
 """Largest distance between the corners of volumes on the same grid, as a share of the shortest side of a voxel."""
@@ -158,7 +159,7 @@ class PaddedVolume(VolumeView):
     ) -> None:
         self._fill = fill
         size = [
-            -(-max(extent, low) // multiple) * multiple
+            ceil_div(max(extent, low), multiple) * multiple
             for extent, multiple, low in zip(volume.shape, multiples, least, strict=False)
         ]
         name = f"{volume.name} padded to {' x '.join(map(str, size))}"
