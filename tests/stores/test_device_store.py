@@ -90,7 +90,7 @@ SHAPES = st.sampled_from([(3, 2), (4, 2), (5,), (3, 2, 3)])
 
 
 @pytest.mark.parametrize("change", [pytest.param("add", marks=pytest.mark.slow), "add first"])
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     height=HEIGHTS,
     rest=SHAPES,

@@ -211,7 +211,7 @@ def value_of(declared: Flag) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("settings", CLASSES, ids=lambda each: each.__name__)
-@with_settings(max_examples=8)
+@with_settings(max_examples=20)
 @given(data=st.data())
 def test_settings_come_back_from_a_file(settings: type, data: st.DataObject) -> None:
     """`config.yaml` of a run gives the settings of the run, whatever they are."""

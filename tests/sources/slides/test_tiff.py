@@ -29,7 +29,7 @@ SLIDES = ("pancreas_pdac_1.tif", "esophagus_eosinophilic.tif", "gastritis_lympho
 
 
 SHARED_FILES = settings(
-    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
