@@ -113,7 +113,7 @@ def floor(plan: Any) -> float:
 def timed() -> dict[str, float]:
     """Return the seconds of work that overlaps with operations, a dict that grows as the work runs."""
     from tfbig.engine import read_ahead
-    from tfbig.stores import host_store
+    from tfbig.stores import transfers
 
     taken: dict[str, float] = defaultdict(float)
 
@@ -129,8 +129,8 @@ def timed() -> dict[str, float]:
 
         setattr(module, name, followed)
 
-    follow(host_store, "_copy_all", "copies to stores")
-    follow(host_store, "_submit", "waiting for copies")
+    follow(transfers, "_copy_all", "copies to stores")
+    follow(transfers, "_submit", "waiting for copies")
     follow(read_ahead, "_read_part", "reading files")
     return taken
 

@@ -13,7 +13,7 @@ from graphs import make_planner
 from tfbig.engine.bound_program import weights_of
 from tfbig.engine.program import Program
 from tfbig.network import keras_reader
-from tfbig.stores import host_store
+from tfbig.stores.sinks import sink
 
 
 def network() -> keras.Model:
@@ -60,7 +60,7 @@ def test_forward_writes_rows_to_a_sink_in_order() -> None:
     (source,), (output,) = program.graph.inputs, program.graph.outputs
     written: list[tuple[int, np.ndarray]] = []
     weights = weights_of(program.graph)
-    with host_store.sink(lambda start, rows: written.append((start, rows.copy()))) as key:
+    with sink(lambda start, rows: written.append((start, rows.copy()))) as key:
         results = program.forward({source: x[:1]}, weights, {output: tf.constant(key)})
     assert output not in results
     heights = [len(rows) for _, rows in written]

@@ -22,7 +22,7 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     clock = itertools.count(0, 60)
     meter, lines = progress.Meter(lambda: float(next(clock))), list[str]()
     monkeypatch.setattr(progress, "METER", meter)
-    monkeypatch.setattr("tfbig.stores.host_store.METER", meter)
+    monkeypatch.setattr("tfbig.stores.transfers.METER", meter)
     monkeypatch.setattr(meter, "_print", lines.append)
     return lines
 

@@ -10,9 +10,16 @@ import pytest
 import tensorflow as tf
 from exactness import assert_same, integer_weights, integers
 
-from tfbig.engine.strip_reader import StripReader
+from tfbig.engine.input_images import InputImage
 from tfbig.engine.strip_step import StripStep
-from tfbig.engine.sweep_state import SweepTensors
+from tfbig.engine.sweep_tensors import (
+    StripGeometry,
+    SweepGeometry,
+    SweepStores,
+    SweepTensors,
+    SweepValues,
+    TracedSweep,
+)
 from tfbig.network import keras_reader
 from tfbig.plan.canonical import Canonical
 from tfbig.plan.sweeps import schedule
@@ -35,31 +42,41 @@ def sweep() -> tuple[Canonical, SweepTensors, keras.Model]:
     canonical = Canonical(graph, first)
     sizes = graph.extents({graph.inputs[0]: (ROWS, 5)})
     table = first.table({v: size[0] for v, size in sizes.items()}, STRIPS)
+    image = InputImage(tf.constant(integers((2, ROWS, 5, 2))))
     tensors = SweepTensors(
-        label=tf.constant("forward 1/1"),
-        before=tf.constant(0),
-        table=tf.constant(table),
-        extents=tf.constant([sizes.get(v, (1, 1)) for v in canonical.ids]),
-        images={canonical.place[graph.inputs[0]]: tf.constant(integers((2, ROWS, 5, 2)))},
-        batch=tf.constant(2),
-        weights=[graph.weights[slot]._value for slot in canonical.slots],
+        SweepGeometry(
+            label=tf.constant("forward 1/1"),
+            before=tf.constant(0),
+            table=tf.constant(table),
+            extents=tf.constant([sizes.get(v, (1, 1)) for v in canonical.ids]),
+            batch=tf.constant(2),
+            channels={},
+            copies={},
+        ),
+        SweepStores({canonical.place[graph.inputs[0]]: image}, {}, {}, {}, {}),
+        SweepValues({}, [graph.weights[slot]._value for slot in canonical.slots], {}, {}),
     )
     return canonical, tensors, model
 
 
 def strips(canonical: Canonical, tensors: SweepTensors) -> list[tuple[StripStep, Any]]:
     """Return the steps of all strips, and the rows that each reads."""
-    reader = StripReader(canonical.graph, canonical.sweep, tensors)
-    geometries = [reader.geometry(tf.constant(i)) for i in range(STRIPS)]
-    last = tf.constant(STRIPS - 1)
-    tiles = [reader.read(g, tf.constant(i), last)[0] for i, g in enumerate(geometries)]
-    steps = [StripStep(canonical.graph, canonical.sweep, tensors, g) for g in geometries]
-    return list(zip(steps, tiles, strict=True))
+    traced = TracedSweep(canonical.graph, canonical.sweep, batch=2)
+    lines = [tensors.geometry.table[i] for i in range(STRIPS)]
+    geometries = [StripGeometry(canonical.sweep, line) for line in lines]
+    steps = [StripStep(traced, tensors, geometry) for geometry in geometries]
+    return [(step, step.read()[0]) for step in steps]
+
+
+def image_of(tensors: SweepTensors) -> tf.Tensor:
+    (store,) = tensors.stores.images.values()
+    assert isinstance(store, InputImage)
+    return store.image
 
 
 def test_owned_rows_are_the_image(sweep: tuple[Canonical, SweepTensors, keras.Model]) -> None:
     canonical, tensors, model = sweep
-    (image,) = tensors.images.values()
+    image = image_of(tensors)
     expected = keras.Model(model.inputs, model.layers[-2].output)(image)
     (value,) = canonical.sweep.observed
     rows = [step.owned(step.values(tiles))[value] for step, tiles in strips(canonical, tensors)]
@@ -72,27 +89,31 @@ def test_partial_sums_merge_to_those_of_the_image(
 ) -> None:
     canonical, tensors, model = sweep
     (node,) = canonical.sweep.reductions
-    partials: list[Any] = [node.op.init(tensors.batch, [3])]
+    partials: list[Any] = [node.op.init(tensors.geometry.batch, [3])]
     for step, tiles in strips(canonical, tensors):
         partials = step.merge(step.owned(step.values(tiles)), partials)
     result = node.op.finalize(partials[0], tf.constant(ROWS * 5, tf.int64))
-    (image,) = tensors.images.values()
+    image = image_of(tensors)
     assert_same(tf.reshape(result[0], [2, 3]), model(image))  # maxima, and how often they occur
 
 
 def test_pullback_goes_to_the_maxima(sweep: tuple[Canonical, SweepTensors, keras.Model]) -> None:
     canonical, tensors, model = sweep
     (node,) = canonical.sweep.reductions
-    (image,) = tensors.images.values()
+    image = image_of(tensors)
     inner = keras.Model(model.inputs, model.layers[-2].output)(image)
     result = model(image)
-    partials: list[Any] = [node.op.init(tensors.batch, [3])]
+    partials: list[Any] = [node.op.init(tensors.geometry.batch, [3])]
     steps, read = zip(*strips(canonical, tensors), strict=True)
     owned = [step.owned(step.values(tiles)) for step, tiles in zip(steps, read, strict=True)]
     for step, rows in zip(steps, owned, strict=True):
         partials = step.merge(rows, partials)
-    tensors.wholes[node.output] = node.op.finalize(partials[0], tf.constant(ROWS * 5, tf.int64))
-    tensors.d_wholes[node.output] = tf.nest.map_structure(tf.ones_like, tensors.wholes[node.output])
+    tensors.values.wholes[node.output] = node.op.finalize(
+        partials[0], tf.constant(ROWS * 5, tf.int64)
+    )
+    tensors.values.d_wholes[node.output] = tf.nest.map_structure(
+        tf.ones_like, tensors.values.wholes[node.output]
+    )
     pulled = [step.pull(rows, None)[1] for step, rows in zip(steps, owned, strict=True)]
     gradient = tf.concat([g[node.inputs[0]] for (g,) in pulled], 1)
     maxima = np.asarray(inner) == np.asarray(result)[:, None, None]

@@ -12,11 +12,19 @@ import tensorflow as tf
 from exactness import assert_same, integer_weights, integers
 
 from tfbig.engine import sweep_loop
-from tfbig.engine.sweep_state import SweepTensors
+from tfbig.engine.input_images import InputImage
+from tfbig.engine.sweep_tensors import (
+    SweepGeometry,
+    SweepStores,
+    SweepTensors,
+    SweepValues,
+    TracedSweep,
+)
 from tfbig.network import keras_reader
 from tfbig.plan.canonical import Canonical
-from tfbig.plan.sweeps import schedule
-from tfbig.stores import host_store
+from tfbig.plan.sweeps import Sweep, schedule
+from tfbig.stores import host_store, transfers
+from tfbig.stores.host_store import HostImage
 from tfbig.system import callbacks
 
 ROWS, STRIPS = 11, 4
@@ -42,18 +50,24 @@ def sweep_of(model: keras.Model, image: tf.Tensor) -> tuple[Canonical, SweepTens
     (sweep,) = schedule(graph)
     canonical = Canonical(graph, sweep)
     sizes = graph.extents({graph.inputs[0]: tuple(image.shape[1:-1])})
+    counts = {canonical.place[v]: tf.constant(graph.values[v].channels) for v in sweep.observed}
     return canonical, SweepTensors(
-        label=tf.strings.join(["forward", "1/1"]),
-        before=tf.constant(0),
-        table=tf.constant(sweep.table({v: size[0] for v, size in sizes.items()}, STRIPS)),
-        extents=tf.constant([sizes.get(v, (1, 1)) for v in canonical.ids]),
-        images={canonical.place[graph.inputs[0]]: image},
-        batch=tf.constant(image.shape[0]),
-        weights=[graph.weights[slot]._value for slot in canonical.slots],
-        channels={
-            canonical.place[v]: tf.constant(graph.values[v].channels) for v in sweep.observed
-        },
+        SweepGeometry(
+            label=tf.strings.join(["forward", "1/1"]),
+            before=tf.constant(0),
+            table=tf.constant(sweep.table({v: size[0] for v, size in sizes.items()}, STRIPS)),
+            extents=tf.constant([sizes.get(v, (1, 1)) for v in canonical.ids]),
+            batch=tf.constant(image.shape[0]),
+            channels=counts,
+            copies={},
+        ),
+        SweepStores({canonical.place[graph.inputs[0]]: InputImage(image)}, {}, {}, {}, {}),
+        SweepValues({}, [graph.weights[slot]._value for slot in canonical.slots], {}, {}),
     )
+
+
+def traced(canonical: Canonical, devices: Any, image: tf.Tensor) -> TracedSweep:
+    return TracedSweep(canonical.graph, canonical.sweep, devices, image.shape[0])
 
 
 @pytest.mark.parametrize("devices", DEVICES)
@@ -63,7 +77,7 @@ def test_forward_sums_over_all_strips(model: keras.Model, devices: Any) -> None:
     @tf.function(autograph=False)
     def run() -> Any:
         canonical, tensors = sweep_of(model, image)
-        done, (partials, _) = sweep_loop.forward(canonical.graph, canonical.sweep, tensors, devices)
+        done, (partials, _) = sweep_loop.forward(traced(canonical, devices, image), tensors)
         (node,) = canonical.sweep.reductions
         with tf.control_dependencies([done]):
             return node.op.finalize(partials[0], tf.constant(ROWS * 5, tf.int64))[0]
@@ -84,17 +98,18 @@ def test_backward_sums_gradients_of_weights(model: keras.Model, devices: Any) ->
     def run() -> Any:
         canonical, tensors = sweep_of(model, image)
         (node,) = canonical.sweep.reductions
-        _, (partials, _) = sweep_loop.forward(canonical.graph, canonical.sweep, tensors, devices)
+        _, (partials, _) = sweep_loop.forward(traced(canonical, devices, image), tensors)
         result = node.op.finalize(partials[0], tf.constant(ROWS * 5, tf.int64))
-        tensors.wholes = {node.output: result}
-        tensors.d_wholes = {
-            node.output: (tf.reshape(cotangent, tf.shape(result[0])), tf.zeros_like(result[1]))
-        }
+        d_result = tf.reshape(cotangent, tf.shape(result[0])), tf.zeros_like(result[1])
+        values = tensors.values._replace(
+            wholes={node.output: result}, d_wholes={node.output: d_result}
+        )
+        tensors = tensors._replace(values=values)
         options = sweep_loop.Backward(
             frozenset(), False, frozenset(canonical.place.values()), (0, 1)
         )
         done, (_, d_weights, _, _) = sweep_loop.backward(
-            canonical.graph, canonical.sweep, tensors, devices, options
+            traced(canonical, devices, image), tensors, options
         )
         with tf.control_dependencies([done]):
             return [tf.identity(d_weights[p]) for p in (0, 1)]
@@ -114,16 +129,25 @@ def test_fold_adds_gradients_of_statistics(devices: Any) -> None:
     @tf.function(autograph=False)
     def run() -> Any:
         canonical, tensors = sweep_of(model, image)
-        (value,), (node,) = tensors.images, canonical.sweep.reductions
-        _, (partials, _) = sweep_loop.forward(canonical.graph, canonical.sweep, tensors, devices)
+        (value,), (node,) = tensors.stores.images, canonical.sweep.reductions
+        _, (partials, _) = sweep_loop.forward(traced(canonical, devices, image), tensors)
         total, *others = node.op.finalize(partials[0], tf.constant(ROWS * 4, tf.int64))
-        tensors.wholes = {node.output: (total, *others)}
         d_total = tf.reshape(cotangent, tf.shape(total))
-        tensors.d_wholes = {node.output: (d_total, *map(tf.zeros_like, others))}
-        tensors.stores = {value: host_store.copy(before)}
-        done = sweep_loop.fold(canonical.graph, canonical.sweep, tensors, devices, 2 * 4 * 2 * 4)
-        (gradient,) = host_store.after([tensors.stores[value]], host_store.finish(done))
-        return tf.identity(gradient)
+        gradient = HostImage(host_store.copy(before))
+        starts = tf.range(0, ROWS, 2)
+        tensors = tensors._replace(
+            geometry=tensors.geometry._replace(
+                table=tf.stack([starts, tf.minimum(starts + 2, ROWS)], 1)
+            ),
+            stores=SweepStores({}, {}, {value: InputImage(image)}, {value: gradient}, {}),
+            values=tensors.values._replace(
+                wholes={node.output: (total, *others)},
+                d_wholes={node.output: (d_total, *map(tf.zeros_like, others))},
+            ),
+        )
+        owner = Sweep(0, canonical.sweep.nodes, (), (value,), (value,), ())
+        single = traced(canonical, devices, image)._replace(sweep=owner)
+        return gradient.after(transfers.finish(sweep_loop.fold(single, tensors))).array
 
     assert_same(run(), before + cotangent)
 
@@ -151,9 +175,9 @@ def test_strips_are_read_while_another_is_computed() -> None:
 
     @tf.function(autograph=False)
     def run() -> tf.Tensor:
-        tensors = SweepTensors(*[tf.constant(0)] * 4, images={}, batch=tf.constant(1))
-        strips = sweep_loop._DeviceStrips("/CPU:0", tensors, tf.constant(7), at_once=4)
-        return sweep_loop._in_turns(strips, tf.constant(0), body, tf.constant(0.0))[1]
+        count, first = tf.constant(8), tf.constant(0)
+        strips = sweep_loop._DeviceStrips(None, "/CPU:0", None, count, count - 1, at_once=4)
+        return sweep_loop._in_turns(strips, first, first, body, tf.constant(0.0))[1]
 
     assert float(run()) == sum(range(8))
     computed = [event for event in events if event[0] != "read"]

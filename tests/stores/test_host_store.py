@@ -1,5 +1,6 @@
-"""Host store: rows that are read, written and added, their order, and registered writers.
+"""Arrays in host memory: where they are allocated, copies of them, and rows on their way to a device.
 
+`test_image_store.py` reads and changes them.
 Stores are shared with NumPy only in a graph; eager calls would copy them.
 """
 
@@ -15,6 +16,7 @@ import pytest
 import tensorflow as tf
 
 from tfbig.stores import file_pool, host_store
+from tfbig.stores.host_memory import HostMemory
 from tfbig.stores.host_store import NewStore
 from tfbig.stores.page_pool import POOL
 from tfbig.system import callbacks
@@ -30,11 +32,6 @@ def in_graph(function: Callable[[], Any]) -> Any:
 
 def zero() -> tf.Tensor:
     return tf.constant(0)
-
-
-def strip() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Label, index and count of a strip."""
-    return tf.constant("sweep"), tf.constant(0), tf.constant(1)
 
 
 def test_allocate(tmp_path: Path) -> None:
@@ -82,92 +79,23 @@ def test_copy_does_not_share_memory() -> None:
     np.testing.assert_array_equal(image, numbers(1, 4, 2, 1))
 
 
-def test_read() -> None:
-    image, other = numbers(2, 6, 3, 1), numbers(1, 4, 2, 5)
-    first, second = host_store.read(
-        [(tf.constant(image), [(1, 4)]), (tf.constant(other), [(0, 4)])]
-    )
-    np.testing.assert_array_equal(first, image[:, 1:4])
-    np.testing.assert_array_equal(second, other)
-    assert host_store.read([]) == []
-
-
-@pytest.mark.parametrize("spilled", [False, True])
-def test_tiles(spilled: bool, tmp_path: Path) -> None:
-    """Tiles are written, added where they overlap, and read."""
-    image = numbers(2, 6, 7, 2)
-    shapes, places = tf.constant([image.shape], tf.int64), tf.constant([-1], tf.int64)
-    request = NewStore(0, tf.float32, str(tmp_path) if spilled else None)
-    corners = [(0, 0), (0, 4), (3, 0), (3, 4)]
-
-    def tile(row: int, column: int) -> tuple[tf.Tensor, ...]:
-        part = tf.constant(image[:, row : row + 3, column : column + 4])
-        return part, tf.constant(row), tf.constant(column)
-
-    def stored() -> list[tf.Tensor]:
-        (store,) = host_store.allocate(shapes, places, [request])
-        before = zero()
-        for corner in corners:
-            before = host_store.write([(store, *tile(*corner))], before, *strip())
-        for corner in ((0, 0), (1, 2)):
-            before = host_store.add_tiles([(store, *tile(*corner))], before, *strip())
-        (done,) = host_store.after([store], host_store.finish(before))
-        return host_store.read([(done, [(0, 6), (0, 7)]), (done, [(2, 5), (1, 6)])])
-
-    expected = image.copy()
-    expected[:, :3, :4] += image[:, :3, :4]
-    expected[:, 1:4, 2:6] += image[:, 1:4, 2:6]
-    whole, part = in_graph(stored)
-    np.testing.assert_array_equal(whole, expected)
-    np.testing.assert_array_equal(part, expected[:, 2:5, 1:6])
-
-
-@pytest.mark.parametrize("spilled", [False, True])
-def test_write(spilled: bool, tmp_path: Path) -> None:
-    """All changes are in the store after `finish`, also of one in the scratch file."""
-    image = numbers(2, 10, 3, 2)
-    shapes, places = tf.constant([image.shape], tf.int64), tf.constant([-1], tf.int64)
-    request = NewStore(0, tf.float32, str(tmp_path) if spilled else None)
-
-    def stored() -> tf.Tensor:
-        (store,) = host_store.allocate(shapes, places, [request])
-        before = zero()
-        for start, stop in ((6, 10), (0, 1), (1, 6)):
-            rows = tf.constant(image[:, start:stop])
-            before = host_store.write([(store, rows, tf.constant(start))], before, *strip())
-        return host_store.after([store], host_store.finish(before))[0]
-
-    np.testing.assert_array_equal(in_graph(stored), image)
-
-
-def test_add() -> None:
-    """Strips of 4 rows with a halo of one: rows that no strip covers are zero, shared rows are sums."""
-    expected = np.zeros((1, 9, 2, 1), np.float32)
-    changes = []
-    for start, stop, covered, until in ((1, 4, 0, 4), (3, 6, 4, 6), (7, 8, 6, 9)):
-        rows = numbers(1, stop - start, 2, 1) + 1
-        expected[:, start:stop] += rows
-        changes.append((rows, start, covered, until))
-
-    def added() -> tf.Tensor:
-        store = host_store.copy(tf.fill([1, 9, 2, 1], np.float32(np.nan)))
-        before = zero()
-        for change in changes:
-            tensors = (store, *map(tf.constant, change))
-            before = host_store.add([tensors], before, *strip())
-        return host_store.after([store], host_store.finish(before))[0]
-
-    np.testing.assert_array_equal(in_graph(added), expected)
-
-
 @pytest.mark.parametrize(
     ("start", "covered", "until", "changed"),
     [(2, 0, 6, (0, 6)), (2, 3, 4, (2, 4)), (2, 4, 4, (2, 4)), (2, 6, 6, (2, 6))],
 )
-def test_changed_rows(start: int, covered: int, until: int, changed: tuple[int, int]) -> None:
-    """The range of rows that `add` reports contains all rows that it changes."""
+def test_added_rows(
+    start: int,
+    covered: int,
+    until: int,
+    changed: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows that are told to be no longer needed in memory contain all rows that were changed."""
     store, rows = np.ones((1, 8, 1, 1)), np.full((1, 2, 1, 1), 5.0)
-    assert host_store._add(store, rows, start, covered, until) == changed
+    forgotten: list[tuple[int, int]] = []
+    monkeypatch.setattr(host_store, "_forget", lambda store, *rows: forgotten.append(rows))
+    host_store._add(store, rows, start, covered, until)
+    assert forgotten == [changed]
     expected = [1.0] * 8
     for row in range(8):
         if covered <= row < until:
@@ -175,47 +103,6 @@ def test_changed_rows(start: int, covered: int, until: int, changed: tuple[int, 
         if start <= row < start + 2:
             expected[row] += 5
     assert store.ravel().tolist() == expected
-
-
-def test_error_of_a_change_is_raised() -> None:
-    """A copy that fails in the background raises in `finish`."""
-
-    def failing() -> tf.Tensor:
-        store = host_store.copy(tf.zeros([1, 4, 2, 1]))
-        rows = tf.zeros([1, 2, 3, 1])  # too wide
-        change = (store, rows, tf.constant(0))
-        return host_store.finish(host_store.write([change], zero(), *strip()))
-
-    with pytest.raises(tf.errors.OpError, match="could not broadcast input array"):
-        in_graph(failing)
-    assert len(host_store.COPIES) == 0
-
-
-def test_sink() -> None:
-    received = []
-    with host_store.sink(lambda start, rows: received.append((start, rows.copy()))) as key:
-        rows = tf.constant(numbers(1, 2, 3, 1))
-        first, size = tf.constant(4), tf.constant([6, 3])
-        host_store.write_sink(tf.constant(key), [first], rows, size, zero())
-    ((start, written),) = received
-    assert start == 4
-    np.testing.assert_array_equal(written, numbers(2, 3, 1))
-    assert key not in host_store._SINKS
-
-
-def test_sink_of_tiles() -> None:
-    """The writer receives whole rows."""
-    image, received = numbers(1, 5, 7, 2), []
-    with host_store.sink(lambda start, rows: received.append((start, rows))) as key:
-        before = zero()
-        for top, bottom in ((0, 3), (3, 5)):
-            for left, right in ((0, 4), (4, 7)):
-                tile = tf.constant(image[:, top:bottom, left:right])
-                firsts = [tf.constant(top), tf.constant(left)]
-                size = tf.constant([5, 7])
-                before = host_store.write_sink(tf.constant(key), firsts, tile, size, before)
-    assert [start for start, _ in received] == [0, 3]
-    np.testing.assert_array_equal(np.concatenate([rows for _, rows in received]), image[0])
 
 
 def test_staged_is_a_copy() -> None:
@@ -235,3 +122,18 @@ def test_staged_equals_its_rows(shape: tuple[int, ...]) -> None:
     copied = tf.function(host_store.staged, input_signature=[unknown], autograph=False)(rows)
     np.testing.assert_array_equal(copied, rows)
     assert copied.shape == shape
+
+
+@pytest.mark.parametrize("can_lock", [True, False])
+@pytest.mark.parametrize("device", [None, "/CPU:0", "/GPU:0"])
+def test_rows_are_staged_for_a_gpu_unless_stores_are_page_locked(
+    device: str | None, can_lock: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HostMemory, "can_lock", lambda memory: can_lock)
+    rows = tf.ones((1, 4, 2, 3))
+    is_gpu = device == "/GPU:0"
+    of_store = host_store.sent(rows, device, in_store=True)
+    others = host_store.sent(rows, device)
+    assert (of_store is rows) == (can_lock or not is_gpu)
+    assert (others is rows) == (not is_gpu)
+    tf.debugging.assert_equal(of_store, rows)

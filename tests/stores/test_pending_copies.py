@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfbig.stores import host_store, pending_copies
+from tfbig.stores import host_store, pending_copies, transfers
 from tfbig.stores.pending_copies import MAX_PENDING, PendingCopies
 
 
@@ -104,14 +104,14 @@ def test_a_failing_step_does_not_end_another_one() -> None:
     @tf.function(autograph=False)
     def step(width: tf.Tensor) -> tf.Tensor:
         store = host_store.copy(tf.zeros([1, 4, 2, 1]))
-        done = host_store.begin(width)
+        done = transfers.begin(width)
         for first in range(4):
             band = tf.tile(rows[:, first : first + 1], [1, 1, width, 1])
-            changes = [(store, band, tf.constant(first))]
-            done = host_store.write(
-                changes, done, tf.constant("sweep"), tf.constant(first), tf.constant(4)
-            )
-        return tf.identity(host_store.after([store], host_store.finish(done))[0])
+            label, index = tf.constant("sweep"), tf.constant(first)
+            changes = transfers.Changes(done, label, index, tf.constant(4))
+            changes.request(host_store._write, [store, band, index])
+            done = changes.make()
+        return tf.identity(transfers.after([store], transfers.finish(done))[0])
 
     def run(width: int) -> np.ndarray | None:
         try:
@@ -124,4 +124,4 @@ def test_a_failing_step_does_not_end_another_one() -> None:
     assert all(result is None for result in results[1::2])
     for result in results[::2]:
         np.testing.assert_array_equal(result, rows)
-    assert len(host_store.COPIES) == 0
+    assert len(transfers.COPIES) == 0

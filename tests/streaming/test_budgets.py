@@ -13,7 +13,7 @@ from twins import BLOCKS, Blocks, learn, normed, residual
 
 import tfbig
 from benchmarks import profile
-from tfbig.engine import machine_rates, step_geometry, strip_reader
+from tfbig.engine import machine_rates, step_geometry
 from tfbig.plan import pricing
 from tfbig.plan.plan import Plan, Rates
 from tfbig.stores import host_store
@@ -200,7 +200,7 @@ def test_page_locked_stores(float64: None, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(backend, "is_gpu", lambda device: device is not None)
     monkeypatch.setattr(cuda_driver, "page_lock", lambda _, size: locked.append(size) is None)
     monkeypatch.setattr(cuda_driver, "page_unlock", lambda _: None)
-    for module in (host_store, step_geometry, strip_reader):
+    for module in (host_store, step_geometry):
         monkeypatch.setattr(module, "MEMORY", memory)
     twin = residual(TWO)
     big = tfbig.stream(twin, tfbig.Budget(device="500KB"), devices="/CPU:0")

@@ -15,7 +15,7 @@ from keras import layers
 from streamed_pairs import slow
 
 import tfbig
-from tfbig.stores import host_store
+from tfbig.stores import host_store, transfers
 
 
 def residual() -> keras.Model:
@@ -299,9 +299,9 @@ def test_dropout_does_not_depend_on_strips(float64: None) -> None:
 def test_two_strips_run_concurrently(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second strip of the second sweep is read before the first one is stored; otherwise `wait` times out."""
     second, met, reads = threading.Event(), list[bool](), list[int]()
-    read, tick = host_store._read, host_store.METER.tick
+    read, tick = host_store._read, transfers.METER.tick
 
-    def seen(*rows: np.ndarray) -> list[np.ndarray]:
+    def seen(*rows: np.ndarray) -> np.ndarray:
         reads.append(1)
         if len(reads) == 2:
             second.set()
@@ -313,6 +313,6 @@ def test_two_strips_run_concurrently(monkeypatch: pytest.MonkeyPatch) -> None:
         tick(label, index, *rest)
 
     monkeypatch.setattr(host_store, "_read", seen)
-    monkeypatch.setattr(host_store.METER, "tick", waiting)
+    monkeypatch.setattr(transfers.METER, "tick", waiting)
     tfbig.stream(residual(), strip_rows=8)(tf.ones([1, 32, 32, 3]), training=True)
     assert met == [True]

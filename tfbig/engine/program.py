@@ -20,8 +20,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfbig.engine import first_order, step_geometry, step_progress, sweep_loop, sweep_runner
+from tfbig.engine import first_order, step_geometry, step_progress, sweep_loop
+from tfbig.engine.input_images import input_image
 from tfbig.engine.layout_choice import LayoutChoice
+from tfbig.engine.new_stores import NewStores
 from tfbig.engine.sweep_calls import SweepCalls
 from tfbig.engine.sweep_runner import SweepRunner
 from tfbig.engine.sweep_state import StepState, Structure
@@ -29,7 +31,7 @@ from tfbig.network.graph import Graph, Node, Whole, values_with_gradient
 from tfbig.ops import autodiff
 from tfbig.plan.passes import backward_passes, forward_passes
 from tfbig.plan.planner import Planner
-from tfbig.stores import host_store
+from tfbig.stores.image_store import ImageSource
 from tfbig.system import traces
 
 
@@ -59,9 +61,10 @@ class Program:
         self.layouts = LayoutChoice(planner)
         extra = [value for _, value, _ in graph.updates]
         self._results = list(dict.fromkeys([*graph.outputs, *extra]))
-        self._calls = SweepCalls(planner.prepared, devices, folder)
+        self._calls = SweepCalls(graph, devices)
+        stores = NewStores(planner.prepared, devices[0], folder)
         chunk = sweep_loop.fold_bytes(planner.limits.device, devices)
-        self._runner = SweepRunner(self._calls, chunk)
+        self._runner = SweepRunner(self._calls, stores, chunk)
         self._compiled: dict[tuple[Any, ...], Any] = {}
 
     def run(
@@ -93,7 +96,7 @@ class Program:
         Args:
             inputs: Tensor, or string handles `[N]`, per graph input.
             weights: One tensor per entry of `graph.weights`.
-            sinks: Key of a `host_store.sink`, for each image that it receives instead of a store.
+            sinks: Key of a `tfbig.stores.sinks.sink`, for each image that it receives instead of a store.
 
         Returns:
             Graph outputs and the values that its updates need, by value id, without those of `sinks`.
@@ -183,11 +186,11 @@ class Program:
                 # A copy of the state: under an eager tape this is traced twice.
                 back = replace(state, d_images={}, d_wholes={}, d_weights={})
                 with self._calls.on_host():
-                    sweep_runner.seed(self._calls, back, self._results, structure, cotangents)
+                    self._runner.seed(back, self._results, structure, cotangents)
                     step_progress.begin(back.done)
                     self._run_backward(back)
                     step_progress.end(back.done)
-                d_values = back.d_wholes | back.d_images
+                d_values = back.d_wholes | {v: self._whole(d, v) for v, d in back.d_images.items()}
                 floats = {key for key in keys if autodiff.is_float(inputs[key])}
                 d_inputs = [d_values.get(key) if key in floats else None for key in keys]
                 with self._calls.holding(held):
@@ -253,12 +256,13 @@ class Program:
         state = StepState(
             layout,
             geometry,
-            images,
+            {v: input_image(t) for v, t in images.items()},
             wholes,
             weights,
             trained,
             learned,
             geometry.batch,
+            next((t.shape[0] for t in images.values()), None),
             sinks=sinks or {},
         )
         with self._calls.on_accelerator():
@@ -271,12 +275,13 @@ class Program:
         return {v: self._result(state, v) for v in self._results if v not in state.sinks}
 
     def _result(self, state: StepState, value: int) -> Structure:
-        """Return a graph output, an image in the dtype of its value."""
-        info = self.graph.values[value]
-        if not info.image:
+        """Return a graph output."""
+        if not self.graph.values[value].image:
             return state.wholes[value]
-        stored = state.images[value]
-        if state.layout.skips and value not in self.graph.inputs:
-            stored = host_store.dense(stored, self.graph.spatial + 2)
-        image = tf.cast(stored, info.dtype)
-        return tf.ensure_shape(image, [None, *[None] * self.graph.spatial, info.channels])
+        return self._whole(state.images[value], value)
+
+    def _whole(self, store: ImageSource, value: int) -> tf.Tensor:
+        """Return the whole image of a store, in the dtype of its value."""
+        info, axes = self.graph.values[value], self.graph.spatial
+        image = store.whole(info.dtype, axes + 2)
+        return tf.ensure_shape(image, [None, *[None] * axes, info.channels])

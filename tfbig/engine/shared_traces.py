@@ -7,13 +7,13 @@ do not depend on numbers of channels, so that the blocks of a network share trac
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
 
-from tfbig.engine.sweep_state import SweepTensors
+from tfbig.engine.sweep_tensors import SweepStores, SweepTensors
 from tfbig.system import callbacks, tensorflow_internals, traces
 from tfbig.system.backend import HOST
 
@@ -43,7 +43,7 @@ class TraceCache:
         """Return `function(tensors)`, computed by a trace of any function with the same key.
 
         Args:
-            key: Equal for functions that compute the same.
+            key: Equal for functions that compute the same, with the same N if it is known.
             function: The function.
             tensors: Its argument.
             any_channels: Whether a trace accepts images and weights with any numbers of channels.
@@ -51,16 +51,12 @@ class TraceCache:
         Returns:
             The result, with the structure that the function returns.
         """
-        fields = dict(vars(tensors))
-        batch = fields.pop("known_batch")
-        flat = tf.nest.flatten(fields)
-        specs = tf.nest.flatten(
-            {name: _specs(name, field, any_channels) for name, field in fields.items()}
-        )
-        shape = repr(tf.nest.map_structure(lambda _: 0, fields))
-        whole = (key, shape, batch, tuple(map(repr, specs)))
+        flat = tf.nest.flatten(tensors)
+        specs = tf.nest.flatten(_specs(tensors, any_channels))
+        structure_key = repr(tf.nest.map_structure(lambda _: 0, tensors))
+        whole = (key, structure_key, tuple(map(repr, specs)))
         if whole not in self._traced:
-            self._traced[whole] = _trace(function, fields, batch, specs, self._device)
+            self._traced[whole] = _trace(function, tensors, specs, self._device)
         traced, structure = self._traced[whole]
         callbacks.hold_those_of(
             traced
@@ -72,9 +68,8 @@ class TraceCache:
 
 
 def _trace(
-    function: Any,
-    fields: dict[str, Any],
-    batch: int | None,
+    function: Callable[[SweepTensors], Structure],
+    tensors: SweepTensors,
     specs: list[tf.TensorSpec],
     device: str | None,
 ) -> Any:
@@ -87,8 +82,7 @@ def _trace(
 
     def run(*flat: tf.Tensor) -> list[tf.Tensor]:
         with placed(device and HOST):
-            packed = tf.nest.pack_sequence_as(fields, flat)
-            results = function(SweepTensors(**packed, known_batch=batch))
+            results = function(tf.nest.pack_sequence_as(tensors, flat))
         structure[:] = [results]
         return tf.nest.flatten(results)
 
@@ -103,24 +97,48 @@ def placed(device: str | None) -> AbstractContextManager[Any]:
     return nullcontext() if device is None else tf.device(device)
 
 
-IMAGES = ("images", "stores", "kept", "written", "d_images")
-"""Fields of `SweepTensors` that hold images."""
+def _specs(tensors: SweepTensors, any_channels: bool) -> Structure:
+    """Return the specs of tensors; those of images leave out their size, so that all sizes share a trace.
 
-CHANNEL_AXES = dict.fromkeys((*IMAGES, "wholes", "d_wholes"), 1) | {"weights": 2}
-"""How many of the last axes of the tensors in a field count channels: of a kernel those of its input and output."""
+    With `any_channels`, they leave out numbers of channels too: the last axis, of a kernel the last two.
+    """
+    free = int(any_channels)
+
+    def image(t: tf.Tensor) -> tf.TensorSpec:
+        rank = t.shape.rank
+        sizes = [t.shape[0], *[None] * (rank - 2), t.shape[-1]][:rank] if rank else []
+        return tf.TensorSpec(_without_last(sizes, free), t.dtype)
+
+    def plain(structure: Structure, last: int = 0) -> Structure:
+        return tf.nest.map_structure(
+            lambda t: tf.TensorSpec(_without_last(t.shape, last), t.dtype), structure
+        )
+
+    values = tensors.values
+    return SweepTensors(
+        plain(tensors.geometry),
+        SweepStores(
+            *({v: _spec(s, image) for v, s in stores.items()} for stores in tensors.stores)
+        ),
+        values._replace(
+            wholes=plain(values.wholes, free),
+            weights=plain(values.weights, 2 * free),
+            d_wholes=plain(values.d_wholes, free),
+            prepared=plain(values.prepared),
+        ),
+    )
 
 
-def _specs(name: str, field: Structure, any_channels: bool) -> Structure:
-    """Return the specs of a field; those of images leave out their size, so that all sizes share a trace."""
-    unknown = CHANNEL_AXES.get(name, 0) if any_channels else 0
+def _spec(store: Any, image: Callable[[tf.Tensor], tf.TensorSpec]) -> Structure:
+    """Return the specs of a store, of whose tensor that holds the image as `image` returns it."""
+    return tf.nest.map_structure(
+        lambda t: t if isinstance(t, tf.TensorSpec) else tf.TensorSpec(t.shape, t.dtype),
+        store.map(image),
+    )
 
-    def spec(t: tf.Tensor) -> tf.TensorSpec:
-        rank, shape = t.shape.rank, t.shape
-        if name in IMAGES and rank:
-            shape = [shape[0], *[None] * (rank - 2), shape[-1]][:rank]
-        if unknown and rank:
-            kept = max(rank - unknown, 0)
-            shape = [*shape[:kept], *[None] * (rank - kept)]
-        return tf.TensorSpec(shape, t.dtype)
 
-    return tf.nest.map_structure(spec, field)
+def _without_last(shape: Sequence[int | None], axes: int) -> list[int | None]:
+    """Return a shape whose last axes are unknown."""
+    sizes = list(shape)
+    kept = max(len(sizes) - axes, 0)
+    return [*sizes[:kept], *[None] * (len(sizes) - kept)]

@@ -1,95 +1,125 @@
-"""The computation of one strip or tile of a sweep: run the nodes, reduce, and the pullback of the reductions."""
+"""The computation of one strip or tile of a sweep: read, run the nodes, reduce, pull back, and change stores."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
-from tfbig.engine.sweep_state import Interval, StripGeometry, Structure, SweepTensors
-from tfbig.network.graph import Graph, Node
-from tfbig.ops.kernels import Copies, InputRows, Strip, pad, take
-from tfbig.plan.sweeps import Sweep
-from tfbig.stores import device_store
-from tfbig.system.backend import HOST
+from tfbig.engine.sweep_tensors import StripGeometry, Structure, SweepTensors, TracedSweep
+from tfbig.network.graph import Node
+from tfbig.ops.kernels import Copies, InputRows, Strip, take
+from tfbig.stores.image_store import Interval, StripPart
+from tfbig.stores.transfers import Changes, Reads
+
+Tiles = dict[int, tf.Tensor]
+"""Parts of images by value."""
 
 
 class StripStep:
     """One strip of a sweep.
 
     Args:
-        graph: Graph of the sweep.
-        sweep: The sweep.
+        traced: The sweep.
         tensors: Tensors of the sweep.
         geometry: Geometry of the strip.
+        device: Device that computes the strip; None leaves it to TensorFlow.
+        ahead: Function of an image that returns the part of it that is read next; None if none is read ahead.
     """
 
     def __init__(
         self,
-        graph: Graph,
-        sweep: Sweep,
+        traced: TracedSweep,
         tensors: SweepTensors,
         geometry: StripGeometry,
+        device: str | None = None,
+        ahead: Callable[[int], list[Interval]] | None = None,
     ) -> None:
-        self.graph = graph
-        self.sweep = sweep
+        self.graph, self.sweep = traced.graph, traced.sweep
+        self.batch = traced.batch
         self.tensors = tensors
         self.geometry = geometry
-        count, axes = len(graph.values), graph.spatial
-        sizes = tf.unstack(tf.reshape(tensors.extents, [-1]), num=count * axes)
+        self.device = device
+        self.ahead = ahead
+        count, axes = len(self.graph.values), self.graph.spatial
+        sizes = tf.unstack(tf.reshape(tensors.geometry.extents, [-1]), num=count * axes)
         self._sizes = [sizes[first : first + axes] for first in range(0, len(sizes), axes)]
 
-    def write_kept(
-        self, kept: dict[int, tf.Tensor], rows: dict[int, tf.Tensor]
-    ) -> dict[int, tf.Tensor]:
-        """Write the rows that the strip owns to images on the device, and return the changed images by value.
+    def part(self, value: int, own: bool = False, fresh: bool = False) -> StripPart:
+        """Return the part of an image that the strip computes or reads, or that it owns.
 
         Args:
-            kept: Images on the device, by value.
-            rows: The rows, by value.
+            value: The image.
+            own: Whether to return what it owns.
+            fresh: Whether only this sweep has added to the image so far.
         """
-        if self.sweep.single:
-            return {v: rows[v] for v in kept}
-        written = {}
-        for v, image in kept.items():
-            ((start, stop),) = self.geometry.part(v, own=True)
-            written[v] = device_store.write(image, self.tensors.buffers[v], start, stop, rows[v])
-        return written
+        graph = self.graph
+        ahead = self.ahead
+        return StripPart(
+            self.geometry.part(value, own),
+            self._sizes[value],
+            [self.batch, *[None] * graph.spatial, graph.traced_channels(value)],
+            graph.values[value].dtype,
+            self.device,
+            self.geometry.is_pattern,
+            (self.geometry["covered", value], self.geometry["until", value]) if fresh else None,
+            None if ahead is None else lambda: ahead(value),
+        )
 
-    def add_to_kept(
-        self, kept: dict[int, tf.Tensor], rows: dict[int, tf.Tensor], fresh: frozenset[int]
-    ) -> dict[int, tf.Tensor]:
-        """Add the rows that the strip reads to images on the device, and return the changed images by value.
+    def read(self) -> tuple[Tiles, Tiles, Tiles]:
+        """Return parts of images that the sweep reads, of images that it wrote, and of the gradients of these."""
+        reads, stores = Reads(), self.tensors.stores
+        requests = (
+            {v: store.read(reads, self.part(v)) for v, store in stores.images.items()},
+            {v: s.read(reads, self.part(v, own=True)) for v, s in stores.written.items()},
+            {v: s.read(reads, self.part(v, own=True)) for v, s in stores.d_written.items()},
+        )
+        reads.make()
+        images, written, gradients = (
+            {v: result() for v, result in each.items()} for each in requests
+        )
+        return images, written, gradients
+
+    def write(self, owned: Tiles, states: dict[int, Any], changes: Changes) -> dict[int, Any]:
+        """Write what the strip owns to the stores of its images, and return their states by value.
 
         Args:
-            kept: Images on the device, by value.
-            rows: The rows, by value.
+            owned: What the strip owns, by value.
+            states: States of the stores before.
+            changes: Changes of the strip.
+        """
+        targets = self.tensors.stores.targets
+        return {
+            v: store.with_state(states[v]).write(changes, self.part(v, own=True), owned[v]).state
+            for v, store in targets.items()
+        }
+
+    def add(
+        self, gradients: Tiles, states: dict[int, Any], changes: Changes, fresh: frozenset[int]
+    ) -> dict[int, Any]:
+        """Add the gradients of what the strip has read to their stores, and return the states of these by value.
+
+        Args:
+            gradients: The gradients, by value.
+            states: States of the stores before.
+            changes: Changes of the strip.
             fresh: Images to which only this sweep has added so far.
         """
-        return {v: self._added(v, image, rows[v], v in fresh) for v, image in kept.items()}
+        after = {}
+        for v, store in self.tensors.stores.d_images.items():
+            part = self.part(v, fresh=v in fresh)
+            after[v] = store.with_state(states[v]).add(changes, part, gradients[v]).state
+        return after
 
-    def _added(self, value: int, image: tf.Tensor, rows: tf.Tensor, fresh: bool) -> tf.Tensor:
-        """Return an image on the device with the rows that the strip reads added."""
-        ((start, stop),) = self.geometry.part(value)
-        if self.sweep.single:
-            with tf.device(HOST):
-                around = start, self._sizes[value][0] - stop
-            whole = pad(rows, around, *[(0, 0)] * (rows.shape.rank - 3))
-            return whole if fresh else image + whole
-        buffer = self.tensors.buffers[value]
-        if not fresh:
-            return device_store.add(image, buffer, start, stop, rows)
-        covered, until = self.geometry["covered", value], self.geometry["until", value]
-        return device_store.add_first(image, buffer, (start, stop), covered, until, rows)
-
-    def values(self, tiles: dict[int, tf.Tensor]) -> dict[int, Structure]:
+    def values(self, tiles: Tiles) -> dict[int, Structure]:
         """Run the local nodes and return every image of the sweep on the strip, by value."""
         values, geometry = dict(tiles), self.geometry
         for node in self.sweep.locals:
             images = node.image_positions
             inputs = [
-                self._input_rows(values, node, p) if p in images else self.tensors.wholes[i]
+                self._input_rows(values, node, p) if p in images else self.tensors.values.wholes[i]
                 for p, i in enumerate(node.inputs)
             ]
             read = [
@@ -97,9 +127,9 @@ class StripStep:
                 for p in range(len(node.inputs))
             ]
             strip = self._strip(node.output, geometry.part(node.output), read)
-            given = self.tensors.prepared.get(node.output)
+            given = self.tensors.values.prepared.get(node.output)
             if node.op.prepare is None:
-                given = [self.tensors.weights[w] for w in node.weights]
+                given = [self.tensors.values.weights[w] for w in node.weights]
             values[node.output] = node.op.function(inputs, given, strip)
         return values
 
@@ -130,11 +160,11 @@ class StripStep:
 
     def _cut(self, values: dict[int, tf.Tensor], value: int, part: list[Interval]) -> tf.Tensor:
         """Return a part of an image of the strip; a copy if the image is memory of a store."""
-        is_store = value in self.tensors.images and value not in self.tensors.buffers
+        store = self.tensors.stores.images.get(value)
         firsts = self.geometry.along("start", value)
         pairs = zip(part, firsts, strict=True)
         parts = [(start - first, stop - start) for (start, stop), first in pairs]
-        return take(values[value], parts, copy=is_store)
+        return take(values[value], parts, copy=store is not None and store.in_place)
 
     def owned(self, values: dict[int, tf.Tensor]) -> dict[int, tf.Tensor]:
         """Return the rows that the strip owns of every image that is stored or reduced."""
@@ -156,7 +186,7 @@ class StripStep:
         is_pattern = self.geometry.is_pattern
         if is_pattern is None:
             return None
-        of_pattern = self.tensors.copies[value]
+        of_pattern = self.tensors.geometry.copies[value]
         return Copies(tf.where(is_pattern > 0, of_pattern, tf.ones_like(of_pattern)))
 
     def merge(self, owned: dict[int, tf.Tensor], partials: list[Structure]) -> list[Structure]:
@@ -182,7 +212,7 @@ class StripStep:
         """
         pulled, merged = [], []
         for position, node in enumerate(self.sweep.reductions):
-            cotangent = self.tensors.d_wholes.get(node.output)
+            cotangent = self.tensors.values.d_wholes.get(node.output)
             if cotangent is None:
                 continue
             inputs = [owned[v] for v in node.inputs]
@@ -190,7 +220,7 @@ class StripStep:
             if strip.copies is not None:
                 cotangent = _times(cotangent, strip.copies)
             if partials is None:
-                result = self.tensors.wholes[node.output]
+                result = self.tensors.values.wholes[node.output]
                 gradients = node.op.pullback(inputs, strip, result, cotangent)
             else:
                 new, gradients = node.op.fused(inputs, strip, cotangent)

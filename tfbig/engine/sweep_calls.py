@@ -1,4 +1,4 @@
-"""Calls of the shared traces of sweeps, and the stores that they fill."""
+"""Calls of the shared traces of sweeps."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ import tensorflow as tf
 
 from tfbig.engine import step_progress
 from tfbig.engine.shared_traces import TraceCache, placed
-from tfbig.engine.step_geometry import KINDS
-from tfbig.engine.sweep_state import StepState, SweepTensors
+from tfbig.engine.sweep_state import StepState
+from tfbig.engine.sweep_tensors import (
+    SweepGeometry,
+    SweepStores,
+    SweepTensors,
+    SweepValues,
+    TracedSweep,
+)
+from tfbig.network.graph import Graph
 from tfbig.plan.canonical import Canonical
-from tfbig.plan.prepared_graph import PreparedGraph
-from tfbig.plan.sweeps import Store, Sweep
-from tfbig.stores import device_store, host_store
+from tfbig.plan.sweeps import Sweep
 from tfbig.system.backend import HOST
 
 
@@ -23,16 +28,13 @@ class SweepCalls:
     """Calls functions of `tfbig.engine.sweep_loop` for the sweeps of one graph.
 
     Args:
-        prepared: The graph with its sweeps.
+        graph: The graph.
         devices: Devices that compute strips; None leaves it to TensorFlow.
-        folder: Scratch directory.
     """
 
-    def __init__(self, prepared: PreparedGraph, devices: Sequence[str | None], folder: str) -> None:
-        self.prepared = prepared
-        self.graph = prepared.graph
+    def __init__(self, graph: Graph, devices: Sequence[str | None]) -> None:
+        self.graph = graph
         self.devices = devices
-        self.folder = folder
         self._canonical: dict[Sweep, Canonical] = {}
         self._traces = TraceCache(devices[0])
 
@@ -56,49 +58,52 @@ class SweepCalls:
         with self.on_host():
             return {v: t if t.dtype == tf.string else tf.identity(t) for v, t in images.items()}
 
+    def canonical(self, sweep: Sweep) -> Canonical:
+        """Return a sweep by positions."""
+        if sweep not in self._canonical:
+            self._canonical[sweep] = Canonical(self.graph, sweep)
+        return self._canonical[sweep]
+
     def tensors(
-        self, sweep: Sweep, state: StepState, label: str, table: tf.Tensor | None = None
-    ) -> tuple[Canonical, SweepTensors]:
-        """Return a sweep by positions, and its tensors from the state.
+        self, sweep: Sweep, state: StepState, label: str, counts_channels: bool = False
+    ) -> SweepTensors:
+        """Return what a sweep reads from the state, by value id; its weights by position.
 
         Args:
             sweep: The sweep.
             state: State of the step.
             label: Name of the sweep in progress messages.
-            table: Geometry of its strips. Default: that of the step.
+            counts_channels: Whether the sweep needs the numbers of channels of the observed images, if a trace of it
+                serves any.
         """
         step_progress.tracing(label)
-        if sweep not in self._canonical:
-            self._canonical[sweep] = Canonical(self.graph, sweep)
-        canonical, geometry = self._canonical[sweep], state.geometry
+        canonical, geometry = self.canonical(sweep), state.geometry
         needed = {i for n in sweep.locals for i in n.inputs}
-        wholes = {v: t for v, t in state.wholes.items() if v in needed}
-        kept = state.layout.kept.intersection(sweep.images)
-        return canonical, SweepTensors(
-            geometry.label(label),
-            state.done,
-            geometry.table(sweep) if table is None else table,
-            tf.gather(geometry.extents, canonical.ids),
-            canonical.named({v: state.images[v] for v in sweep.reads}),
-            geometry.batch,
-            wholes=canonical.named(wholes),
-            weights=[state.weights[w] for w in canonical.slots],
-            copies=canonical.named(geometry.copies_of(sweep)),
-            buffers=canonical.named({v: geometry.buffers[v] for v in kept}),
-            known_batch=state.known_batch,
+        counted = sweep.observed if counts_channels and canonical.any_channels else ()
+        return SweepTensors(
+            SweepGeometry(
+                geometry.label(label),
+                state.done,
+                geometry.table(sweep),
+                tf.gather(geometry.extents, canonical.ids),
+                geometry.batch,
+                {v: geometry.channels[v] for v in counted},
+                geometry.copies_of(sweep),
+            ),
+            SweepStores({v: state.images[v] for v in sweep.reads}, {}, {}, {}, {}),
+            SweepValues(
+                {v: t for v, t in state.wholes.items() if v in needed},
+                [state.weights[w] for w in canonical.slots],
+                {},
+                {},
+            ),
         )
-
-    def channels(
-        self, canonical: Canonical, sweep: Sweep, state: StepState
-    ) -> dict[int, tf.Tensor]:
-        """Return the numbers of channels of the observed images by position, if a trace serves any numbers."""
-        observed = sweep.observed if canonical.any_channels else ()
-        return canonical.named({v: state.geometry.channels[v] for v in observed})
 
     def call(
         self,
         function: Callable[..., Any],
-        canonical: Canonical,
+        sweep: Sweep,
+        state: StepState,
         tensors: SweepTensors,
         *options: Any,
     ) -> Any:
@@ -106,81 +111,31 @@ class SweepCalls:
 
         Args:
             function: The function.
-            canonical: The sweep by positions.
-            tensors: Tensors of the sweep.
+            sweep: The sweep.
+            state: State of the step.
+            tensors: Tensors of the sweep, by value id.
             *options: Further arguments, part of the key of the trace.
 
         Returns:
-            Its result.
+            Its result, by position.
         """
-
-        def run(tensors: SweepTensors) -> Any:
-            return function(canonical.graph, canonical.sweep, tensors, self.devices, *options)
-
-        key = function.__name__, canonical.key, *options
-        return self._traces.call(key, run, tensors, canonical.any_channels)
-
-    def allocate(
-        self, state: StepState, kind: str, values: list[int], writer: Sweep | None = None
-    ) -> dict[int, tf.Tensor]:
-        """Allocate stores; they reuse memory that is free once the previous sweep has ended.
-
-        Args:
-            state: State of the step.
-            kind: One of `KINDS`.
-            values: Ids of the images.
-            writer: Sweep that writes the images. Default: for each, the one that does so in the forward pass.
-
-        Returns:
-            Stores by value id.
-        """
-        requests = [self._request(state, kind, value) for value in values]
-        (shapes,) = host_store.after([state.geometry.shapes], state.done)
-        places = state.geometry.places[KINDS.index(kind)]
-        if state.layout.skips:
-            tiles = [_tiles(state, v, writer or state.writer(v)) for v in values]
-            stores = host_store.allocate(shapes, places, requests, tiles)
-            return {v: tf.ensure_shape(s, [None]) for v, s in zip(values, stores, strict=True)}
-        stores = host_store.allocate(shapes, places, requests)
-        unknown = [None] * self.graph.spatial
-        return {
-            v: tf.ensure_shape(store, [state.known_batch, *unknown, self.graph.values[v].channels])
-            for v, store in zip(values, stores, strict=True)
-        }
-
-    def _request(self, state: StepState, kind: str, value: int) -> host_store.NewStore:
-        dtype = tf.as_dtype(self.prepared.stored_dtype(value))
-        spilled = Store(kind, value) in state.layout.spilled
-        folder = self.folder if spilled else None
-        return host_store.NewStore(value, dtype, folder, sums=kind == "gradient")
-
-    def kept(self, state: StepState, values: Sequence[int]) -> dict[int, tf.Tensor]:
-        """Allocate images on the device, for those of `values` that stay there.
-
-        Args:
-            state: State of the step.
-            values: Ids of images.
-
-        Returns:
-            Images by value id; if every sweep has one strip, numbers in place of the images that they will compute.
-        """
-        kept = [v for v in values if v in state.layout.kept]
-        # Without this order they would be allocated when the step begins.
-        shapes = host_store.after([state.geometry.buffers[v].shape for v in kept], state.done)
-        with tf.device(self.devices[0]):
-            if state.layout.single:
-                return {v: tf.zeros([], self.graph.values[v].dtype) for v in kept}
-            return {v: device_store.allocate(s) for v, s in zip(kept, shapes, strict=True)}
+        canonical = self.canonical(sweep)
+        traced = TracedSweep(canonical.graph, canonical.sweep, self.devices, state.known_batch)
+        key = function.__name__, canonical.key, state.known_batch, *options
+        return self._traces.call(
+            key,
+            lambda tensors: function(traced, tensors, *options),
+            _by_position(canonical, tensors),
+            canonical.any_channels,
+        )
 
 
-def _tiles(state: StepState, value: int, writer: Sweep | None) -> tf.Tensor:
-    """Return the tiles of a store, `[n, 2 * axes + 1]`, see `host_store.allocate`: those that its writer computes.
-
-    The gradient of an input of the graph has no writer; it is one tile.
-    """
-    if writer is None:
-        sizes = state.geometry.extents[value, : min(state.geometry.extents.shape[1], 2)]
-        whole = tf.reshape(tf.stack([tf.zeros_like(sizes), sizes], 1), [-1])
-        return tf.concat([whole, [0]], 0)[None]
-    places = writer.columns_of(value, "own start", "own stop")
-    return tf.gather(state.geometry.table(writer), places, axis=1)
+def _by_position(canonical: Canonical, tensors: SweepTensors) -> SweepTensors:
+    """Return the tensors of a sweep by position instead of value id."""
+    named = canonical.named
+    geometry, stores, values = tensors
+    return SweepTensors(
+        geometry._replace(channels=named(geometry.channels), copies=named(geometry.copies)),
+        SweepStores(*(named(each) for each in stores)),
+        values._replace(wholes=named(values.wholes), d_wholes=named(values.d_wholes)),
+    )

@@ -15,16 +15,15 @@ import tensorflow as tf
 
 from tfbig.engine import sweep_preparation
 from tfbig.engine.shared_traces import placed
-from tfbig.engine.strip_reader import StripReader
 from tfbig.engine.strip_step import StripStep
 from tfbig.engine.sweep_preparation import Preparation
-from tfbig.engine.sweep_state import Structure, SweepTensors
-from tfbig.network.graph import Graph
+from tfbig.engine.sweep_tensors import StripGeometry, Structure, SweepTensors, TracedSweep
 from tfbig.ops import autodiff
-from tfbig.ops.kernels import Strip
 from tfbig.plan.sweeps import Sweep
-from tfbig.stores import host_store
-from tfbig.units import ceil_div
+from tfbig.stores import transfers
+from tfbig.stores.image_store import Interval
+from tfbig.stores.sinks import Sink
+from tfbig.stores.transfers import Changes
 
 Devices = Sequence[str | None]
 """Devices that compute strips; None leaves it to TensorFlow."""
@@ -48,55 +47,46 @@ def fold_bytes(device_bytes: int, devices: Devices) -> int:
     return min(FOLD_BYTES, device_bytes // 8)
 
 
-def forward(
-    graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devices
-) -> tuple[Any, Structure]:
+def forward(traced: TracedSweep, tensors: SweepTensors) -> tuple[Any, Structure]:
     """Run a sweep forward: fill the stores of the images that it writes.
 
     Args:
-        graph: Graph of the sweep.
-        sweep: The sweep.
+        traced: The sweep.
         tensors: Tensors of the sweep.
-        devices: Devices that compute the strips.
 
     Returns:
-        `(done, (partial sums of the reductions, images on the device))`.
+        `(done, (partial sums of the reductions, states of the stores))`.
     """
-    total = tf.shape(tensors.table)[0]
+    sweep, devices, targets = traced.sweep, traced.devices, tensors.stores.targets
     with placed(devices[0]):
-        tensors = replace(tensors, prepared=sweep_preparation.prepare(sweep, tensors))
+        prepared = sweep_preparation.prepare(sweep, tensors.values)
+    tensors = tensors._replace(values=tensors.values._replace(prepared=prepared))
 
     def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, sums: Structure) -> _Strip:
-        reader = StripReader(graph, sweep, strips.tensors, strips.device, strips.at_once)
-        step = StripStep(graph, sweep, strips.tensors, reader.geometry(i))
-        tiles, *_ = strips.in_turn(reader.read(step.geometry, i, strips.last))
+        step = strips.step(i)
+        tiles, *_ = strips.in_turn(step.read())
         with tf.device(strips.device):
             owned = step.owned(step.values(tiles))
-            sums = step.merge(owned, sums[0]), step.write_kept(sums[1], owned)
-            written = {v: tf.cast(owned[v], s.dtype) for v, s in tensors.stores.items()}
-        firsts = {v: step.geometry.along("own start", v) for v in sweep.writes}
-        changes = [(s, written[v], *firsts[v]) for v, s in tensors.stores.items()]
-        for v, key in tensors.sinks.items():
-            before = host_store.write_sink(
-                key, firsts[v], owned[v], tensors.extents[v], before, step.geometry.is_pattern
-            )
-        is_pattern = step.geometry.is_pattern
-        done = host_store.write(changes, before, tensors.label, i, total, is_pattern)
-        return _Strip(done, sums, [*owned.values()])
+            partials = step.merge(owned, sums[0])
+        changes = strips.changes(i, before)
+        states = step.write({v: owned[v] for v in targets}, sums[1], changes)
+        return _Strip(changes.make(), (partials, states), [*owned.values()])
 
     def join(a: Structure, b: Structure) -> Structure:
         return _merged(sweep, a[0], b[0]), a[1]  # no images stay on the device if there are several
 
     with placed(devices[0]):  # not copied there
-        start = (_initial_sums(graph, sweep, tensors), tensors.kept)
-    used = devices[:1] if tensors.sinks else devices  # a sink receives rows in their order
-    return _loop(total, graph, sweep, tensors, body, start, used, join)
+        start = _initial_sums(traced, tensors), {v: store.state for v, store in targets.items()}
+    if any(isinstance(store, Sink) for store in targets.values()):
+        traced = traced._replace(devices=devices[:1])  # a sink receives rows in their order
+    return _loop(traced, tensors, body, start, join)
 
 
-def _initial_sums(graph: Graph, sweep: Sweep, tensors: SweepTensors) -> list[Structure]:
+def _initial_sums(traced: TracedSweep, tensors: SweepTensors) -> list[Structure]:
     """Return the partial sums of the reductions before the first strip."""
-    counts = {v: graph.traced_channels(v) or tensors.channels[v] for v in sweep.observed}
-    return [n.op.init(tensors.batch, [counts[v] for v in n.inputs]) for n in sweep.reductions]
+    sweep, geometry = traced.sweep, tensors.geometry
+    counts = {v: traced.graph.traced_channels(v) or geometry.channels[v] for v in sweep.observed}
+    return [n.op.init(geometry.batch, [counts[v] for v in n.inputs]) for n in sweep.reductions]
 
 
 def _merged(sweep: Sweep, a: Structure, b: Structure) -> Structure:
@@ -109,7 +99,7 @@ class Backward:
     """Options of `backward`; values and weights by position in the sweep.
 
     Args:
-        fresh: Stores whose present content is to be ignored, and images on the device that are zero.
+        fresh: Images whose gradient no sweep has added to before: its store contains anything.
         fused: Whether the forward runs in the same pass (`Reduce.fused`).
         learned: Values that need a gradient.
         trained: Weights that need a gradient.
@@ -122,70 +112,56 @@ class Backward:
 
 
 def backward(
-    graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devices, options: Backward
+    traced: TracedSweep, tensors: SweepTensors, options: Backward
 ) -> tuple[Any, Structure]:
     """Run a sweep backward: add gradients of the images that it read to their stores.
 
     Args:
-        graph: Graph of the sweep.
-        sweep: The sweep.
+        traced: The sweep.
         tensors: Tensors of the sweep.
-        devices: Devices that compute the strips.
         options: Which gradients are needed.
 
     Returns:
-        `(done, (gradients of the wholes, of the weights, partial sums, gradients on the device))`.
+        `(done, (gradients of the wholes, of the weights, partial sums, states of the stores))`.
     """
-    total = tf.shape(tensors.table)[0]
+    sweep, devices, targets = traced.sweep, traced.devices, tensors.stores.d_images
     with placed(devices[0]):
-        preparation = Preparation(sweep, tensors, options.learned, options.trained)
-    tensors = replace(tensors, prepared=preparation.tensors)
+        preparation = Preparation(sweep, tensors.values, options.learned, options.trained)
+    tensors = tensors._replace(values=tensors.values._replace(prepared=preparation.tensors))
     sources_of = preparation.sources_of
 
     def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, sums: Structure) -> _Strip:
-        reader = StripReader(graph, sweep, strips.tensors, strips.device, strips.at_once)
-        step = StripStep(graph, sweep, strips.tensors, reader.geometry(i))
-        tiles, written, cotangents = strips.in_turn(reader.read(step.geometry, i, strips.last))
+        step = strips.step(i)
+        tiles, written, cotangents = strips.in_turn(step.read())
         with tf.device(strips.device):
-            images = {v: tiles[v] for v in (*tensors.stores, *tensors.kept)}
-            sources = (images, *sources_of(strips.tensors))
+            images = {v: tiles[v] for v in targets}
+            sources = (images, *sources_of(strips.tensors.values))
             with tf.GradientTape() as tape:
                 tape.watch(autodiff.floats(sources))
                 owned = step.owned(step.values(tiles))
             partials, pulled = step.pull(owned | written, sums[2] if options.fused else None)
             outputs, seeds = autodiff.sum_seeds(owned, [cotangents, *pulled])
             d_tiles, *d_others = autodiff.gradients(tape, outputs, seeds, sources)
-            kept = step.add_to_kept(sums[1], d_tiles, options.fresh)
-            sums = autodiff.add(sums[0], tuple(d_others)), kept, partials
-            added = {v: tf.cast(d_tiles[v], s.dtype) for v, s in tensors.stores.items()}
-        if sweep.axes > 1 or sweep.skips:
-            firsts = {v: step.geometry.along("start", v) for v in tensors.stores}
-            tiles = d_tiles if sweep.skips else added
-            changes = [(s, tiles[v], *firsts[v]) for v, s in tensors.stores.items()]
-            is_pattern = step.geometry.is_pattern
-            done = host_store.add_tiles(changes, before, tensors.label, i, total, is_pattern)
-        else:
-            changes = [
-                (s, added[v], *_edges(step, v, v in options.fresh))
-                for v, s in tensors.stores.items()
-            ]
-            done = host_store.add(changes, before, tensors.label, i, total)
-        return _Strip(done, sums, [*d_tiles.values(), *autodiff.floats(d_others)])
+            totals = autodiff.add(sums[0], tuple(d_others))
+        changes = strips.changes(i, before)
+        states = step.add(d_tiles, sums[1], changes, options.fresh)
+        computed = [*d_tiles.values(), *autodiff.floats(d_others)]
+        return _Strip(changes.make(), (totals, states, partials), computed)
 
     def join(a: Structure, b: Structure) -> Structure:
         partials = _merged(sweep, a[2], b[2]) if options.fused else []
         return autodiff.add(a[0], b[0]), a[1], partials
 
     with placed(devices[0]):  # not copied there
-        sources = sources_of(tensors)
+        sources = sources_of(tensors.values)
         zeros = tf.nest.map_structure(autodiff.zero_sum, sources)
-        partials = _initial_sums(graph, sweep, tensors) if options.fused else []
-    first = zeros, tensors.kept, partials
-    done, (sums, kept, partials) = _loop(total, graph, sweep, tensors, body, first, devices, join)
+        partials = _initial_sums(traced, tensors) if options.fused else []
+        states = {v: store.state for v, store in targets.items()}
+    done, (sums, states, partials) = _loop(traced, tensors, body, (zeros, states, partials), join)
     with placed(devices[0]):
         narrow = tf.nest.map_structure(_like, sums, sources)
         d_wholes, d_weights = preparation.pull(*narrow)
-    return done, (d_wholes, d_weights, partials, kept)
+    return done, (d_wholes, d_weights, partials, states)
 
 
 def _like(total: tf.Tensor, source: tf.Tensor) -> tf.Tensor:
@@ -193,87 +169,31 @@ def _like(total: tf.Tensor, source: tf.Tensor) -> tf.Tensor:
     return tf.cast(total, source.dtype) if autodiff.is_float(source) else total
 
 
-def _edges(step: StripStep, value: int, fresh: bool) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return the arguments `(start, covered, until)` of `host_store.add`."""
-    start, stop = step.geometry["start", value], step.geometry["stop", value]
-    if not fresh:
-        return start, stop, stop
-    return start, step.geometry["covered", value], step.geometry["until", value]
-
-
-def fold(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devices, chunk: int) -> Any:
+def fold(traced: TracedSweep, tensors: SweepTensors) -> Any:
     """Add the gradients of statistics to the gradient of the stored image that they were computed from.
 
     It is a separate pass so that the image can be freed before the gradients of the sweep's inputs are computed.
 
     Args:
-        graph: Graph of the sweep.
-        sweep: Its nodes are the reductions of one image, the only one that it reads.
-        tensors: `images` and `stores` hold this image and its gradient.
-        devices: Devices that compute the rows.
-        chunk: Bytes to process at a time.
+        traced: Its nodes are the reductions of one image, the only one that it observes.
+        tensors: `written` and `d_written` hold this image and its gradient.
 
     Returns:
         `done`.
     """
-    ((value, image),) = tensors.images.items()
-    gradient = tensors.stores[value]
-    rows = tensors.extents[value, 0]
-    row_bytes = tf.size(image, tf.int64) // tf.cast(rows, tf.int64) * image.dtype.size
-    step = tf.cast(tf.maximum(chunk // row_bytes, 1), tf.int32)
-    total = ceil_div(rows, step)
-    shape = [tensors.known_batch, *[None] * graph.spatial, graph.traced_channels(value)]
+    ((value, gradient),) = tensors.stores.d_written.items()
 
     def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, _: Structure) -> _Strip:
-        start, stop = i * step, tf.minimum((i + 1) * step, rows)
-        stored = host_store.read([(image, [(start, stop)]), (gradient, [(start, stop)])])
-        stored = strips.in_turn([StripReader.sent(t, strips.device) for t in stored])
-        with tf.device(strips.device):
-            x, total_gradient = (
-                tf.cast(tf.ensure_shape(t, shape), graph.values[value].dtype) for t in stored
-            )
-            for node in sweep.reductions:
-                local = strips.tensors
-                result, cotangent = local.wholes[node.output], local.d_wholes[node.output]
-                strip = Strip(start, stop, rows, ())
-                (pulled,) = node.op.pullback([x], strip, result, cotangent)
-                total_gradient += pulled
-            total_gradient = tf.cast(total_gradient, gradient.dtype)
-        changes = [(gradient, total_gradient, start)]
-        done = host_store.write(changes, before, tensors.label, i, total)
-        return _Strip(done, (), [total_gradient])
-
-    return _loop(total, graph, sweep, tensors, body, (), devices, lambda a, b: a)[0]
-
-
-def fold_tiles(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devices) -> Any:
-    """Add the gradients of statistics as `fold` does, to a gradient that is stored in tiles.
-
-    Args:
-        graph: Graph of the sweep.
-        sweep: Its nodes are the reductions of one image, the only one that it observes.
-        tensors: `written` and `d_images` hold this image and its gradient.
-        devices: Devices that compute the tiles.
-
-    Returns:
-        `done`.
-    """
-    ((value, gradient),) = tensors.d_images.items()
-    total = tf.shape(tensors.table)[0]
-
-    def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, _: Structure) -> _Strip:
-        reader = StripReader(graph, sweep, strips.tensors, strips.device, strips.at_once)
-        step = StripStep(graph, sweep, strips.tensors, reader.geometry(i))
-        _, images, gradients = strips.in_turn(reader.read(step.geometry, i, strips.last))
+        step = strips.step(i)
+        _, images, gradients = strips.in_turn(step.read())
         with tf.device(strips.device):
             _, pulled = step.pull(images, None)
             summed = tf.add_n([gradients[value], *(each[value] for each in pulled)])
-        changes = [(gradient, summed, *step.geometry.along("own start", value))]
-        is_pattern = step.geometry.is_pattern
-        done = host_store.write(changes, before, tensors.label, i, total, is_pattern)
-        return _Strip(done, (), [summed])
+        changes = strips.changes(i, before)
+        gradient.write(changes, step.part(value, own=True), summed)
+        return _Strip(changes.make(), (), [summed])
 
-    return _loop(total, graph, sweep, tensors, body, (), devices, lambda a, b: a)[0]
+    return _loop(traced, tensors, body, (), lambda a, b: a)[0]
 
 
 @dataclass(frozen=True)
@@ -281,18 +201,39 @@ class _DeviceStrips:
     """Strips of one device.
 
     Args:
+        traced: The sweep.
         device: The device; None leaves it to TensorFlow.
         tensors: Tensors of the sweep, with statistics and weights on this device.
+        count: Number of strips of all devices.
         last: Index of the last strip of the device.
         at_once: Number of strips in flight.
         turn: Tensor that is computed when the previous strip has been; None if strips need not take turns.
     """
 
+    traced: TracedSweep
     device: str | None
     tensors: SweepTensors
+    count: tf.Tensor
     last: tf.Tensor
     at_once: int = 1
     turn: tf.Tensor | None = None
+
+    def step(self, index: tf.Tensor) -> StripStep:
+        """Return a strip, whose files of the strip that is requested when it ends are read ahead."""
+
+        def ahead(value: int) -> list[Interval]:
+            following = index + self.at_once
+            (start, stop), *others = self._geometry(tf.minimum(following, self.last)).part(value)
+            return [(start, tf.where(following > self.last, start, stop)), *others]
+
+        return StripStep(self.traced, self.tensors, self._geometry(index), self.device, ahead)
+
+    def _geometry(self, index: tf.Tensor) -> StripGeometry:
+        return StripGeometry(self.traced.sweep, tf.gather(self.tensors.geometry.table, index))
+
+    def changes(self, index: tf.Tensor, before: tf.Tensor) -> Changes:
+        """Return the changes of stores that a strip makes, none yet."""
+        return Changes(before, self.tensors.geometry.label, index, self.count)
 
     def in_turn(self, tiles: Structure) -> Structure:
         """Return tiles to compute with when it is the turn of the strip; they are on the device before."""
@@ -321,13 +262,10 @@ Body = Callable[[_DeviceStrips, tf.Tensor, tf.Tensor, Structure], _Strip]
 
 
 def _loop(
-    count: tf.Tensor,
-    graph: Graph,
-    sweep: Sweep,
+    traced: TracedSweep,
     tensors: SweepTensors,
     body: Body,
     start: Structure,
-    devices: Devices,
     join: Callable[[Structure, Structure], Structure],
 ) -> Any:
     """Run `body` over all strips, several of them at a time on each device.
@@ -337,34 +275,34 @@ def _loop(
     are copied: a copy that is requested early waits for few kernels. Changes of stores are made in order.
 
     Args:
-        count: Number of strips.
-        graph: Graph of the sweep.
-        sweep: The sweep.
+        traced: The sweep.
         tensors: Tensors of the sweep.
         body: Function that computes a strip.
         start: Sums to start with.
-        devices: Devices that compute the strips.
         join: Adds the sums of two devices.
 
     Returns:
         `(done, sums)`.
     """
-    tensors = replace(tensors, before=host_store.begin(tensors.before))
-    if sweep.single:
-        strips = _DeviceStrips(devices[0], _to_device(tensors, devices[0]), tf.constant(0))
-        done, sums, _ = body(strips, strips.last, tensors.before, _copy_to(start, devices[0]))
-        return host_store.finish(done), sums
+    devices, count = traced.devices, tf.shape(tensors.geometry.table)[0]
+    before = transfers.begin(tensors.geometry.before)
+    if traced.sweep.single:
+        on_device = _values_on(tensors, devices[0])
+        strips = _DeviceStrips(traced, devices[0], on_device, count, tf.constant(0))
+        done, sums, _ = body(strips, strips.last, before, _copy_to(start, devices[0]))
+        return transfers.finish(done), sums
     ends = []
     accelerated = len(devices) == 1 and devices[0] is not None
+    at_once = traced.graph.in_flight(accelerated)
+    run = _in_turns if accelerated else _at_once
     for position, device in enumerate(devices):
         first, stop = _share(count, position, len(devices))
-        at_once = graph.in_flight(accelerated)
-        strips = _DeviceStrips(device, _to_device(tensors, device), stop - 1, at_once)
-        run = _in_turns if accelerated else _at_once
-        ends.append(run(strips, first, body, _copy_to(start, device)))
+        on_device = _values_on(tensors, device)
+        strips = _DeviceStrips(traced, device, on_device, count, stop - 1, at_once)
+        ends.append(run(strips, first, before, body, _copy_to(start, device)))
     with tf.control_dependencies([done for done, _ in ends]):
         done = tf.identity(ends[0][0])
-    return host_store.finish(done), reduce(join, [sums for _, sums in ends])
+    return transfers.finish(done), reduce(join, [sums for _, sums in ends])
 
 
 def _share(count: tf.Tensor, position: int, devices: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -375,10 +313,10 @@ def _share(count: tf.Tensor, position: int, devices: int) -> tuple[tf.Tensor, tf
 
 
 def _at_once(
-    strips: _DeviceStrips, first: tf.Tensor, body: Body, start: Structure
+    strips: _DeviceStrips, first: tf.Tensor, before: tf.Tensor, body: Body, start: Structure
 ) -> tuple[tf.Tensor, Structure]:
     """Run the loop over the strips of one device, which computes several at the same time."""
-    state = (first, strips.tensors.before, start)
+    state = (first, before, start)
     _, done, sums = tf.while_loop(
         lambda i, *_: i <= strips.last,
         lambda i, before, sums: (i + 1, *body(strips, i, before, sums)[:2]),
@@ -390,7 +328,7 @@ def _at_once(
 
 
 def _in_turns(
-    strips: _DeviceStrips, first: tf.Tensor, body: Body, start: Structure
+    strips: _DeviceStrips, first: tf.Tensor, before: tf.Tensor, body: Body, start: Structure
 ) -> tuple[tf.Tensor, Structure]:
     """Run the loop over the strips of one device, which computes one and copies the others at the same time."""
 
@@ -402,7 +340,7 @@ def _in_turns(
 
     with tf.device(strips.device):
         turn = tf.zeros([])
-    state = (first, strips.tensors.before, turn, start)
+    state = (first, before, turn, start)
     _, done, _, sums = tf.while_loop(
         lambda i, *_: i <= strips.last,
         compute,
@@ -413,15 +351,9 @@ def _in_turns(
     return done, sums
 
 
-def _to_device(tensors: SweepTensors, device: str | None) -> SweepTensors:
+def _values_on(tensors: SweepTensors, device: str | None) -> SweepTensors:
     """Copy statistics, weights and what is prepared to a device: once per sweep instead of once per strip."""
-    return replace(
-        tensors,
-        wholes=_copy_to(tensors.wholes, device),
-        weights=_copy_to(tensors.weights, device),
-        d_wholes=_copy_to(tensors.d_wholes, device),
-        prepared=_copy_to(tensors.prepared, device),
-    )
+    return tensors._replace(values=_copy_to(tensors.values, device))
 
 
 def _copy_to(structure: Structure, device: str | None) -> Structure:

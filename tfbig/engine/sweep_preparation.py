@@ -7,25 +7,25 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfbig.engine.sweep_state import Structure, SweepTensors
+from tfbig.engine.sweep_tensors import Structure, SweepValues
 from tfbig.network.graph import Node
 from tfbig.ops import autodiff
 from tfbig.plan.sweeps import Sweep
 
 
-def prepare(sweep: Sweep, tensors: SweepTensors) -> dict[int, Structure]:
+def prepare(sweep: Sweep, values: SweepValues) -> dict[int, Structure]:
     """Return what the nodes of a sweep compute once for all strips, by their output.
 
     Args:
         sweep: The sweep.
-        tensors: Its statistics and weights.
+        values: Its statistics and weights.
     """
-    return {n.output: _prepared(n, tensors) for n in sweep.locals if n.op.prepare}
+    return {n.output: _prepared(n, values) for n in sweep.locals if n.op.prepare}
 
 
-def _prepared(node: Node, tensors: SweepTensors) -> Structure:
-    wholes = [tensors.wholes[i] for i in node.inputs if i in tensors.wholes]
-    return node.op.prepare(wholes, [tensors.weights[w] for w in node.weights])
+def _prepared(node: Node, values: SweepValues) -> Structure:
+    wholes = [values.wholes[i] for i in node.inputs if i in values.wholes]
+    return node.op.prepare(wholes, [values.weights[w] for w in node.weights])
 
 
 class Preparation:
@@ -33,7 +33,7 @@ class Preparation:
 
     Args:
         sweep: The sweep.
-        tensors: Its statistics and weights.
+        values: Its statistics and weights.
         learned: Values that need a gradient.
         trained: Weights that need a gradient.
 
@@ -44,25 +44,25 @@ class Preparation:
     def __init__(
         self,
         sweep: Sweep,
-        tensors: SweepTensors,
+        values: SweepValues,
         learned: Collection[int],
         trained: Collection[int],
     ) -> None:
         preparing = [n for n in sweep.locals if n.op.prepare]
         direct = [n for n in sweep.locals if not n.op.prepare]
-        wholes = tensors.wholes.keys() & learned
+        wholes = values.wholes.keys() & learned
         self._direct = _Sources(direct, wholes, trained)
         self._inner = _Sources(preparing, wholes, trained)
-        self._sources = self._inner.of(tensors)
+        self._sources = self._inner.of(values)
         with tf.GradientTape() as self._tape:
             self._tape.watch(autodiff.floats(self._sources))
-            self.tensors = prepare(sweep, tensors)
+            self.tensors = prepare(sweep, values)
         self._learned = {n.output for n in preparing if self._inner.has(n)}
 
-    def sources_of(self, tensors: SweepTensors) -> tuple[Structure, ...]:
+    def sources_of(self, values: SweepValues) -> tuple[Structure, ...]:
         """Return whose gradients a strip computes: wholes, weights, and what is prepared, each by position."""
-        prepared = {v: t for v, t in tensors.prepared.items() if v in self._learned}
-        return *self._direct.of(tensors), prepared
+        prepared = {v: t for v, t in values.prepared.items() if v in self._learned}
+        return *self._direct.of(values), prepared
 
     def pull(
         self, d_wholes: dict[int, Any], d_weights: dict[int, Any], d_prepared: dict[int, Any]
@@ -92,10 +92,10 @@ class _Sources:
         self.values = {i for n in nodes for i in n.inputs if i in wholes}
         self.weights = {w for n in nodes for w in n.weights if w in trained}
 
-    def of(self, tensors: SweepTensors) -> tuple[dict[int, Any], dict[int, Any]]:
+    def of(self, values: SweepValues) -> tuple[dict[int, Any], dict[int, Any]]:
         """Return them."""
-        wholes = {i: t for i, t in tensors.wholes.items() if i in self.values}
-        return wholes, {w: tensors.weights[w] for w in sorted(self.weights)}
+        wholes = {i: t for i, t in values.wholes.items() if i in self.values}
+        return wholes, {w: values.weights[w] for w in sorted(self.weights)}
 
     def has(self, node: Node) -> bool:
         """Return whether a node has any of them."""

@@ -12,14 +12,21 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig.engine import sweep_loop
+from tfbig.engine.new_stores import NewStores
 from tfbig.engine.sweep_calls import SweepCalls
-from tfbig.engine.sweep_state import StepState, Structure, SweepTensors
+from tfbig.engine.sweep_state import StepState
+from tfbig.engine.sweep_tensors import Structure, SweepTensors
 from tfbig.network.graph import Node
 from tfbig.ops import autodiff
-from tfbig.plan.canonical import Canonical
 from tfbig.plan.passes import Kind, Pass
 from tfbig.plan.sweeps import Sweep, foldable
 from tfbig.stores import host_store
+from tfbig.stores.device_store import StripImage
+from tfbig.stores.host_store import HostImage
+from tfbig.stores.image_store import GradientStore, StripTarget
+from tfbig.stores.sinks import Sink
+from tfbig.stores.tiled_store import ActiveSums
+from tfbig.units import ceil_div
 
 
 class SweepRunner:
@@ -27,11 +34,13 @@ class SweepRunner:
 
     Args:
         calls: Calls of its sweeps.
+        stores: Stores of its images.
         chunk_bytes: Bytes of an image whose statistics are folded at a time.
     """
 
-    def __init__(self, calls: SweepCalls, chunk_bytes: int) -> None:
+    def __init__(self, calls: SweepCalls, stores: NewStores, chunk_bytes: int) -> None:
         self.calls = calls
+        self.stores = stores
         self.chunk_bytes = chunk_bytes
 
     def run(self, passes: Iterable[Pass], state: StepState) -> None:
@@ -51,6 +60,46 @@ class SweepRunner:
         with self.calls.on_accelerator():
             for node in reversed(nodes):
                 _whole_backward(node, state)
+
+    def seed(
+        self,
+        state: StepState,
+        results: Sequence[int],
+        outputs: list[Structure],
+        cotangents: Sequence[Any],
+    ) -> None:
+        """Start a backward pass from the gradients of the results.
+
+        Args:
+            state: State of the step.
+            results: Ids of the results that are values of the graph.
+            outputs: The results, a structure of tensors each.
+            cotangents: Gradients of their tensors, flat; None for an unused tensor.
+        """
+        remaining = iter(cotangents)
+        for value, output in zip(results, outputs, strict=True):
+            tensors = tf.nest.flatten(output)
+            flat = [next(remaining) for _ in tensors]
+            if all(c is None for c in flat):
+                continue
+            if value in state.images:
+                state.d_images[value] = self._seed_image(state, value, flat[0])
+                continue
+            pairs = zip(tensors, flat, strict=True)
+            with self.calls.on_accelerator():
+                filled = [autodiff.zeros(t) if c is None else c for t, c in pairs]
+            state.d_wholes[value] = tf.nest.pack_sequence_as(output, filled)
+
+    def _seed_image(self, state: StepState, value: int, cotangent: tf.Tensor) -> GradientStore:
+        """Return the gradient of a result that is an image, in a store if it is changed."""
+        if state.layout.skips:
+            (store,) = self.stores.gradients(state, [value]).values()
+            assert isinstance(store, ActiveSums)
+            return store.add_image(cotangent)
+        if value in state.layout.kept:
+            return StripImage(cotangent)
+        added = any(value in sweep.reads for sweep in state.sweeps)
+        return HostImage(host_store.copy(cotangent) if added else cotangent)
 
     def _forward(self, sweep: Sweep, state: StepState) -> None:
         partials = self._fill(sweep, state, f"forward {sweep.index + 1}/{len(state.sweeps)}")
@@ -77,19 +126,18 @@ class SweepRunner:
 
     def _fill(self, sweep: Sweep, state: StepState, label: str) -> list[Structure]:
         """Store the images that a sweep writes, and return the partial sums of its reductions."""
-        calls = self.calls
-        elsewhere = {*state.sinks, *state.layout.kept}
-        stored = [v for v in sweep.writes if v not in elsewhere]
-        stores = calls.allocate(state, "remat" if sweep.is_replay else "image", stored, sweep)
-        canonical, tensors = calls.tensors(sweep, state, label)
-        tensors.channels = calls.channels(canonical, sweep, state)
-        tensors.stores = canonical.named(stores)
-        tensors.kept = canonical.named(calls.kept(state, sweep.writes))
-        tensors.sinks = canonical.named({v: k for v, k in state.sinks.items() if v in sweep.writes})
-        state.done, (partials, kept) = calls.call(sweep_loop.forward, canonical, tensors)
-        filled = host_store.after([stores[v] for v in stored], state.done)
-        state.images |= dict(zip(stored, filled, strict=True))
-        state.images |= {canonical.ids[p]: image for p, image in kept.items()}
+        stores = self.stores.images(state, sweep)
+        sinks = {v: Sink(key) for v, key in state.sinks.items() if v in sweep.writes}
+        targets: dict[int, StripTarget] = {**stores, **sinks}
+        tensors = self.calls.tensors(sweep, state, label, counts_channels=True)
+        tensors = _with_stores(tensors, targets=targets)
+        call = self.calls.call(sweep_loop.forward, sweep, state, tensors)
+        state.done, (partials, states) = call
+        position = self.calls.canonical(sweep).place
+        state.images |= {
+            v: store.with_state(states[position[v]]).after(state.done)
+            for v, store in stores.items()
+        }
         return partials
 
     def _run(
@@ -106,22 +154,25 @@ class SweepRunner:
         """
         targets = [v for v in sweep.reads if v in state.learned]
         fresh = self._allocate_gradients(targets, state, sweep.axes)
-        canonical, tensors = self.calls.tensors(sweep, state, label)
-        _add_gradients(canonical, tensors, sweep, state, targets)
-        tensors.channels = self.calls.channels(canonical, sweep, state) if fused else {}
-        tensors.written = canonical.named({v: state.images[v] for v in sweep.writes if v in needed})
+        tensors = self.calls.tensors(sweep, state, label, counts_channels=fused)
+        tensors = _with_stores(
+            _with_gradients(tensors, sweep, state),
+            written={v: state.images[v] for v in sweep.writes if v in needed},
+            d_written={v: state.d_images[v] for v in sweep.writes if v in state.d_images},
+            d_images={v: state.d_images[v] for v in targets},
+        )
+        canonical = self.calls.canonical(sweep)
         options = sweep_loop.Backward(
             frozenset(canonical.place[v] for v in fresh),
             fused,
             frozenset(canonical.place[v] for v in state.learned if v in canonical.place),
             tuple(p for p, slot in enumerate(canonical.slots) if slot in state.trained),
         )
-        call = self.calls.call(sweep_loop.backward, canonical, tensors, options)
-        state.done, (d_wholes, d_weights, partials, kept) = call
-        stored = [v for v in targets if v not in state.layout.kept]
-        added = host_store.after([state.d_images[v] for v in stored], state.done)
-        state.d_images.update(zip(stored, added, strict=True))
-        state.d_images |= {canonical.ids[p]: image for p, image in kept.items()}
+        call = self.calls.call(sweep_loop.backward, sweep, state, tensors, options)
+        state.done, (d_wholes, d_weights, partials, states) = call
+        for v in targets:
+            changed = state.d_images[v].with_state(states[canonical.place[v]])
+            state.d_images[v] = changed.after(state.done)
         for v in sweep.writes:
             state.d_images.pop(v, None)
         with self.calls.on_accelerator():
@@ -130,7 +181,7 @@ class SweepRunner:
         return partials
 
     def _allocate_gradients(self, values: list[int], state: StepState, axes: int) -> list[int]:
-        """Allocate gradients of the images that have none yet, and return those that this sweep is the first to add to.
+        """Allocate gradients of the images that have none yet, and return those that contain anything.
 
         Args:
             values: The images.
@@ -138,17 +189,15 @@ class SweepRunner:
             axes: Number of axes that the sweep cuts its images along.
         """
         fresh = [v for v in values if v not in state.d_images]
-        kept = self.calls.kept(state, fresh)
-        state.d_images |= kept
-        stored = [v for v in fresh if v not in state.d_images]
-        state.d_images |= self.calls.allocate(state, "gradient", stored)
-        if state.layout.skips:
-            return []  # tiles are zero until something is added
-        if stored and (axes > 1 or len(self.calls.devices) > 1):  # rows are not complete in order
-            zeros = host_store.zero([state.d_images[v] for v in stored], state.done)
-            state.d_images |= dict(zip(stored, zeros, strict=True))
-            return list(kept)
-        return fresh
+        stores = self.stores.gradients(state, fresh)
+        state.d_images |= stores
+        if axes == 1 and len(self.calls.devices) == 1:
+            return [v for v in fresh if not isinstance(stores[v], ActiveSums)]
+        # Rows are not complete in order.
+        filled = {v: store for v, store in stores.items() if isinstance(store, HostImage)}
+        zeros = host_store.zero([store.array for store in filled.values()], state.done)
+        state.d_images |= {v: HostImage(array) for v, array in zip(filled, zeros, strict=True)}
+        return [v for v in fresh if not isinstance(stores[v], HostImage | ActiveSums)]
 
     def _fold(self, sweep: Sweep, state: StepState, label: str) -> Sweep:
         """Add the gradients of statistics to those of stored images, and return the sweep without these reductions."""
@@ -159,88 +208,42 @@ class SweepRunner:
             and n.inputs[0] in state.d_images
             and n.inputs[0] not in state.layout.kept
         ]
-        if sweep.skips:
-            self._fold_tiles(sweep, nodes, state, label)
-            return sweep.without(nodes)
         for value in dict.fromkeys(n.inputs[0] for n in nodes):
             reductions = tuple(n for n in nodes if n.inputs[0] == value)
-            single = Sweep(sweep.index, reductions, (value,), (), (value,), ())
-            table = state.geometry.extents[:1, :1]
-            canonical, tensors = self.calls.tensors(single, state, label, table)
-            tensors.stores = canonical.named({value: state.d_images[value]})
-            tensors.d_wholes = canonical.named(state.d_wholes)
-            tensors.wholes = canonical.named({n.output: state.wholes[n.output] for n in reductions})
-            state.done = self.calls.call(sweep_loop.fold, canonical, tensors, self.chunk_bytes)
-            (state.d_images[value],) = host_store.after([state.d_images[value]], state.done)
+            self._fold_one(sweep, value, reductions, state, label)
         return sweep.without(nodes)
 
-    def _fold_tiles(
-        self, sweep: Sweep, nodes: Sequence[Node], state: StepState, label: str
+    def _fold_one(
+        self, sweep: Sweep, value: int, nodes: tuple[Node, ...], state: StepState, label: str
     ) -> None:
-        """Add the gradients of statistics to those of images that are stored in tiles."""
-        for value in dict.fromkeys(n.inputs[0] for n in nodes):
-            reductions = tuple(n for n in nodes if n.inputs[0] == value)
-            single = Sweep(
-                sweep.index,
-                reductions,
-                (),
-                (value,),
-                (value,),
-                (),
-                axes=sweep.axes,
-                skips=True,
-            )
-            places = sweep.columns_of(value, "own start", "own stop")  # all that `single` needs
-            table = tf.gather(state.geometry.table(sweep), places, axis=1)
-            canonical, tensors = self.calls.tensors(single, state, label, table)
-            tensors.written = canonical.named({value: state.images[value]})
-            tensors.d_images = canonical.named({value: state.d_images[value]})
-            tensors.d_wholes = canonical.named(state.d_wholes)
-            tensors.wholes = canonical.named({n.output: state.wholes[n.output] for n in reductions})
-            copies = state.geometry.copies_of(sweep)
-            tensors.copies = canonical.named({value: copies[value]})
-            state.done = self.calls.call(sweep_loop.fold_tiles, canonical, tensors)
-            (state.d_images[value],) = host_store.after([state.d_images[value]], state.done)
+        """Add the gradients of the statistics of one image to its gradient, tile by tile if tiles are skipped."""
+        axes = sweep.axes if sweep.skips else 1
+        single = Sweep(sweep.index, nodes, (), (value,), (value,), (), axes=axes, skips=sweep.skips)
+        tensors = _with_gradients(self.calls.tensors(single, state, label), single, state)
+        tensors = _with_stores(
+            tensors,
+            written={value: state.images[value]},
+            d_written={value: state.d_images[value]},
+        )
+        if sweep.skips:
+            columns = sweep.columns_of(value, "own start", "own stop")  # all that `single` needs
+            table = tf.gather(state.geometry.table(sweep), columns, axis=1)
+            copies = {value: state.geometry.copies_of(sweep)[value]}
+        else:
+            table, copies = self._chunks(value, state), {}
+        geometry = tensors.geometry._replace(table=table, copies=copies)
+        tensors = tensors._replace(geometry=geometry)
+        state.done = self.calls.call(sweep_loop.fold, single, state, tensors)
+        state.d_images[value] = state.d_images[value].after(state.done)
 
-
-def seed(
-    calls: SweepCalls,
-    state: StepState,
-    results: Sequence[int],
-    outputs: list[Structure],
-    cotangents: Sequence[Any],
-) -> None:
-    """Start a backward pass from the gradients of the results.
-
-    Args:
-        calls: Calls of the sweeps.
-        state: State of the step.
-        results: Ids of the results that are values of the graph.
-        outputs: The results, a structure of tensors each.
-        cotangents: Gradients of their tensors, flat; None for an unused tensor.
-    """
-    remaining = iter(cotangents)
-    for value, output in zip(results, outputs, strict=True):
-        tensors = tf.nest.flatten(output)
-        flat = [next(remaining) for _ in tensors]
-        if all(c is None for c in flat):
-            continue
-        if value in state.images:
-            state.d_images[value] = _seed_image(calls, state, value, flat[0])
-            continue
-        pairs = zip(tensors, flat, strict=True)
-        with calls.on_accelerator():
-            filled = [autodiff.zeros(t) if c is None else c for t, c in pairs]
-        state.d_wholes[value] = tf.nest.pack_sequence_as(output, filled)
-
-
-def _seed_image(calls: SweepCalls, state: StepState, value: int, cotangent: tf.Tensor) -> tf.Tensor:
-    """Return the gradient of a result that is an image, in a store if it is changed."""
-    if state.layout.skips:
-        (store,) = calls.allocate(state, "gradient", [value]).values()
-        return host_store.scatter(store, cotangent)
-    added = any(value in sweep.reads for sweep in state.sweeps)
-    return host_store.copy(cotangent) if added else cotangent
+    def _chunks(self, value: int, state: StepState) -> tf.Tensor:
+        """Return the first row and the one after the last of parts of an image, `[parts, 2]` int32."""
+        shape, rows = state.geometry.shapes[value], state.geometry.extents[value, 0]
+        size = tf.as_dtype(self.stores.prepared.stored_dtype(value)).size
+        row_bytes = tf.reduce_prod(shape) // shape[1] * size
+        step = tf.cast(tf.maximum(self.chunk_bytes // row_bytes, 1), tf.int32)
+        starts = tf.range(ceil_div(rows, step)) * step
+        return tf.stack([starts, tf.minimum(starts + step, rows)], 1)
 
 
 def _label(sweep: Sweep, state: StepState) -> str:
@@ -264,21 +267,20 @@ def _whole_backward(node: Node, state: StepState) -> None:
     _accumulate(state.d_weights, node.weights, dict(enumerate(d_weights)))
 
 
-def _add_gradients(
-    canonical: Canonical,
-    tensors: SweepTensors,
-    sweep: Sweep,
-    state: StepState,
-    targets: Sequence[int],
-) -> None:
-    """Add the gradients that a backward sweep reads and changes to its tensors."""
-    named, d_images, kept = canonical.named, state.d_images, state.layout.kept
-    tensors.stores = named({v: d_images[v] for v in targets if v not in kept})
-    tensors.kept = named({v: d_images[v] for v in targets if v in kept})
-    tensors.d_images = named({v: d_images[v] for v in sweep.writes if v in d_images})
+def _with_stores(tensors: SweepTensors, **stores: dict[int, Any]) -> SweepTensors:
+    """Return tensors with further stores."""
+    return tensors._replace(stores=tensors.stores._replace(**stores))
+
+
+def _with_gradients(tensors: SweepTensors, sweep: Sweep, state: StepState) -> SweepTensors:
+    """Return tensors with the results of the reductions of a sweep, and their gradients."""
     reduced = {n.output for n in sweep.reductions}
-    tensors.d_wholes = named({v: d for v, d in state.d_wholes.items() if v in reduced})
-    tensors.wholes |= named({v: t for v, t in state.wholes.items() if v in reduced})
+    wholes = {v: t for v, t in state.wholes.items() if v in reduced}
+    values = tensors.values._replace(
+        wholes=tensors.values.wholes | wholes,
+        d_wholes={v: d for v, d in state.d_wholes.items() if v in reduced},
+    )
+    return tensors._replace(values=values)
 
 
 def _accumulate(sums: dict[int, Any], keys: Sequence[int], terms: dict[int, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Tensors that a step carries from sweep to sweep, and the geometry of one strip."""
+"""Tensors that a step carries from sweep to sweep."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfbig.engine.step_geometry import StepGeometry
 from tfbig.network.graph import Node
 from tfbig.plan.sweeps import Layout, Sweep
-from tfbig.stores.device_store import Buffer
+from tfbig.stores.image_store import GradientStore, ImageSource
 
 Structure = Any
 
@@ -23,12 +23,13 @@ class StepState:
     Args:
         layout: Sweeps, and where their images are stored.
         geometry: Sizes, addresses and strips.
-        images: Stores, and tensors and handles of the inputs, by value id.
+        images: Stores and inputs, by value id.
         wholes: Tensors, or tuples of tensors, by value id.
         weights: One tensor per entry of `Graph.weights`.
         trained: Positions of the weights that need a gradient.
         learned: Value ids that need a gradient.
         done: Int32 scalar that is computed when the last sweep has ended.
+        known_batch: N if it is known while tracing.
         d_images: Stores of gradients, by value id.
         d_wholes: Gradients of whole values, with the structure of `wholes`.
         d_weights: Gradients of the weights so far, by position.
@@ -37,21 +38,17 @@ class StepState:
 
     layout: Layout
     geometry: StepGeometry
-    images: dict[int, tf.Tensor]
+    images: dict[int, ImageSource]
     wholes: dict[int, Structure]
     weights: list[tf.Tensor]
     trained: frozenset[int]
     learned: frozenset[int]
     done: tf.Tensor
-    d_images: dict[int, tf.Tensor] = field(default_factory=dict)
+    known_batch: int | None
+    d_images: dict[int, GradientStore] = field(default_factory=dict)
     d_wholes: dict[int, Structure] = field(default_factory=dict)
     d_weights: dict[int, tf.Tensor] = field(default_factory=dict)
     sinks: dict[int, tf.Tensor] = field(default_factory=dict)
-
-    @property
-    def known_batch(self) -> int | None:
-        """N if it is known while tracing."""
-        return next((t.shape[0] for t in self.images.values() if t.shape.rank), None)
 
     @property
     def sweeps(self) -> tuple[Sweep, ...]:
@@ -88,92 +85,3 @@ class StepState:
             size = tf.cast(self.geometry.extents[node.inputs[0]], tf.int64)
             self.wholes[node.output] = node.op.finalize(partial, tf.reduce_prod(size))
         self.run_wholes(sweep.wholes)
-
-
-@dataclass
-class SweepTensors:
-    """Tensors of one sweep; every dictionary is keyed by position in the sweep, not by value id.
-
-    Args:
-        label: Name of the sweep in progress messages.
-        before: Int32 scalar that is computed when the previous sweep has ended.
-        table: Geometry of the strips or tiles, see `Sweep.tiles`.
-        extents: Size of every image of the sweep.
-        images: Images that the sweep reads.
-        batch: N, int32 scalar.
-        stores: Stores that the sweep changes.
-        kept: Images on the device that the sweep changes; of a sweep of one strip, nothing until it has changed them.
-        wholes: Whole values that the sweep reads, and results of its reductions where they are known.
-        weights: Weights of the sweep.
-        channels: Number of channels of each observed image, int32 scalars, if a trace serves any numbers.
-        sinks: As in `StepState`.
-        written: Images that the sweep wrote, where its backward pass needs their values.
-        d_images: Gradients of the images that the sweep wrote.
-        d_wholes: Gradients of the results of its reductions.
-        copies: How many patterns of background each observed image has, float64 scalars; empty if nothing is skipped.
-        buffers: Shapes of the images of the sweep that stay on the device (`tfbig.stores.device_store`).
-        prepared: What nodes compute once for all strips (`Local.prepare`), by their output.
-        known_batch: N if it is known while tracing; not a tensor.
-    """
-
-    label: tf.Tensor
-    before: tf.Tensor
-    table: tf.Tensor
-    extents: tf.Tensor
-    images: dict[int, tf.Tensor]
-    batch: tf.Tensor
-    stores: dict[int, tf.Tensor] = field(default_factory=dict)
-    kept: dict[int, tf.Tensor] = field(default_factory=dict)
-    wholes: dict[int, Structure] = field(default_factory=dict)
-    weights: list[tf.Tensor] = field(default_factory=list)
-    channels: dict[int, tf.Tensor] = field(default_factory=dict)
-    sinks: dict[int, tf.Tensor] = field(default_factory=dict)
-    written: dict[int, tf.Tensor] = field(default_factory=dict)
-    d_images: dict[int, tf.Tensor] = field(default_factory=dict)
-    d_wholes: dict[int, Structure] = field(default_factory=dict)
-    copies: dict[int, tf.Tensor] = field(default_factory=dict)
-    buffers: dict[int, Buffer] = field(default_factory=dict)
-    prepared: dict[int, Structure] = field(default_factory=dict)
-    known_batch: int | None = None
-
-
-Interval = tuple[tf.Tensor, tf.Tensor]
-"""First row (column, ...) and the one after the last, int32 scalars."""
-
-
-class StripGeometry:
-    """Geometry of one strip or tile: a line of `Sweep.tiles`, indexed by the keys of `Sweep.columns`.
-
-    Args:
-        sweep: The sweep.
-        line: The line; of a sweep that skips background, a line of `tfbig.plan.activity.ActiveTiles.table`.
-
-    Attributes:
-        is_pattern: Whether the tile is the pattern, computed once for all background, int32 scalar; None if nothing is
-            skipped.
-    """
-
-    def __init__(self, sweep: Sweep, line: tf.Tensor) -> None:
-        self.columns = sweep.columns
-        self.axes = sweep.axes
-        numbers = tf.unstack(line, num=sweep.table_columns)
-        self.is_pattern = numbers.pop() if sweep.skips else None
-        self.numbers = numbers
-
-    def __getitem__(self, key: tuple[object, ...]) -> tf.Tensor:
-        """Return the number of one column for the rows, int32 scalar."""
-        return self.numbers[self.columns[key]]
-
-    def along(self, *key: object) -> list[tf.Tensor]:
-        """Return the number of one column for each axis that images are cut along, int32 scalars."""
-        return self.numbers[self.columns[key] :: len(self.columns)]
-
-    def part(self, value: int, own: bool = False) -> list[Interval]:
-        """Return the rows (columns, ...) of an image that the strip computes or reads, or those that it owns.
-
-        Args:
-            value: Position of the image in the sweep.
-            own: Whether to return those that it owns.
-        """
-        names = ("own start", "own stop") if own else ("start", "stop")
-        return list(zip(*(self.along(name, value) for name in names), strict=True))

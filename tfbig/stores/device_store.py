@@ -11,12 +11,14 @@ image that it changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Self
 
 import tensorflow as tf
 
 from tfbig.ops.kernels import pad
+from tfbig.stores.image_store import StripPart
+from tfbig.stores.transfers import Changes, Reads
 from tfbig.system.backend import HOST
 from tfbig.units import WORD, ceil_div
 
@@ -39,6 +41,131 @@ class Buffer(NamedTuple):
     flat: tf.Tensor
     rows: tf.Tensor
     padding: tf.Tensor
+
+
+class DeviceImage(NamedTuple):
+    """Images on an accelerator.
+
+    Args:
+        tensor: `[rows, words]` int64.
+        buffer: Its shapes.
+    """
+
+    tensor: tf.Tensor
+    buffer: Buffer
+
+    @property
+    def in_place(self) -> bool:
+        """False: TensorFlow owns what is read."""
+        return False
+
+    @property
+    def state(self) -> tf.Tensor:
+        """The tensor: a change returns it for what is computed later."""
+        return self.tensor
+
+    def with_state(self, state: tf.Tensor) -> Self:
+        """Return the store with the tensor after some changes."""
+        return self._replace(tensor=state)
+
+    def after(self, done: tf.Tensor) -> Self:
+        """Return the store: what reads its tensor runs after what computes it."""
+        return self
+
+    def map(self, function: Callable[[tf.Tensor], Any]) -> Self:
+        """Return the store with a function applied to its tensor."""
+        return self._replace(tensor=function(self.tensor))
+
+    def read(self, reads: Reads, part: StripPart) -> Callable[[], tf.Tensor]:
+        """Return a function that returns rows."""
+        ((start, stop),) = part.intervals
+
+        def rows() -> tf.Tensor:
+            with tf.device(part.device):
+                found = read(self.tensor, self.buffer, part.dtype, start, stop, part.shape[0])
+            return part.shaped(found)
+
+        return rows
+
+    def write(self, changes: Changes, part: StripPart, rows: tf.Tensor) -> Self:
+        """Write rows."""
+        ((start, stop),) = part.intervals
+        with tf.device(part.device):
+            return self.with_state(write(self.tensor, self.buffer, start, stop, rows))
+
+    def add(self, changes: Changes, part: StripPart, rows: tf.Tensor) -> Self:
+        """Add rows; those that contain anything are replaced, and those between strips become zero."""
+        ((start, stop),) = part.intervals
+        with tf.device(part.device):
+            if part.uncovered is None:
+                changed = add(self.tensor, self.buffer, start, stop, rows)
+            else:
+                interval = start, stop
+                changed = add_first(self.tensor, self.buffer, interval, *part.uncovered, rows)
+        return self.with_state(changed)
+
+    def whole(self, dtype: Any, rank: int) -> tf.Tensor:
+        """Return the whole image."""
+        return read(self.tensor, self.buffer, dtype, 0, self.buffer.shape[0])
+
+
+class StripImage(NamedTuple):
+    """Images on an accelerator that are one strip: the rows that it computes.
+
+    Args:
+        rows: `[N, H, W, C]`; a number until they are computed.
+    """
+
+    rows: tf.Tensor
+
+    @property
+    def in_place(self) -> bool:
+        """False: TensorFlow owns what is read."""
+        return False
+
+    @property
+    def state(self) -> tf.Tensor:
+        """The rows."""
+        return self.rows
+
+    def with_state(self, state: tf.Tensor) -> Self:
+        """Return the store with other rows."""
+        return self._replace(rows=state)
+
+    def after(self, done: tf.Tensor) -> Self:
+        """Return the store: what reads its rows runs after what computes them."""
+        return self
+
+    def map(self, function: Callable[[tf.Tensor], Any]) -> Self:
+        """Return the store with a function applied to its rows."""
+        return self._replace(rows=function(self.rows))
+
+    def read(self, reads: Reads, part: StripPart) -> Callable[[], tf.Tensor]:
+        """Return a function that returns rows."""
+        ((start, stop),) = part.intervals
+
+        def rows() -> tf.Tensor:
+            with tf.device(part.device):
+                return part.shaped(_part(self.rows, start, stop - start))
+
+        return rows
+
+    def write(self, changes: Changes, part: StripPart, rows: tf.Tensor) -> Self:
+        """Return the store of rows, which are all of the image."""
+        return self._replace(rows=rows)
+
+    def add(self, changes: Changes, part: StripPart, rows: tf.Tensor) -> Self:
+        """Add rows, of all or the only ones of which something was read."""
+        ((start, stop),) = part.intervals
+        with tf.device(HOST):
+            around = start, part.size[0] - stop
+        with tf.device(part.device):
+            whole = pad(rows, around, *[(0, 0)] * (rows.shape.rank - 3))
+            return self._replace(rows=whole if part.uncovered else self.rows + whole)
+
+    def whole(self, dtype: Any, rank: int) -> tf.Tensor:
+        """Return the whole image."""
+        return tf.cast(self.rows, dtype)
 
 
 def buffers(shapes: tf.Tensor, sizes: Sequence[int]) -> tuple[Buffer, ...]:
@@ -173,13 +300,13 @@ def add_first(
         shared = split - start
         around = tf.maximum(split - covered, 0), until - tf.maximum(covered, stop)
     rest = [(0, 0)] * (rows.shape.rank - 3)
-    image = add(image, buffer, start, split, part(rows, 0, shared))
+    image = add(image, buffer, start, split, _part(rows, 0, shared))
     return write(
-        image, buffer, covered, until, pad(part(rows, shared, stop - split), around, *rest)
+        image, buffer, covered, until, pad(_part(rows, shared, stop - split), around, *rest)
     )
 
 
-def part(x: tf.Tensor, start: Any, size: Any) -> tf.Tensor:
+def _part(x: tf.Tensor, start: Any, size: Any) -> tf.Tensor:
     """Return rows of `[N, rows, ..., C]`, which share its memory if N is statically 1; no gradient flows through them.
 
     Args:

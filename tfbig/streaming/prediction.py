@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfbig import sources
 from tfbig.engine.bound_program import BoundProgram
-from tfbig.stores import host_store
+from tfbig.stores.sinks import sink
 
 Convert = Callable[[Any], Any]
 
@@ -55,6 +55,6 @@ def by_strips(bound: BoundProgram, size: tuple[int, ...], path: str, convert: Co
     along = axes.index(0)
     with (
         sources.write_npy(path, shape, pixel.dtype, along) as writer,
-        host_store.sink(write) as key,
+        sink(write) as key,
     ):
         bound.forward({output: tf.constant(key)})

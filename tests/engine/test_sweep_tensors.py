@@ -1,14 +1,12 @@
-"""Geometry of a strip by name, and tensors of a sweep."""
+"""Geometry of a strip by name."""
 
 from __future__ import annotations
-
-from types import SimpleNamespace
 
 import keras
 import pytest
 import tensorflow as tf
 
-from tfbig.engine.sweep_state import StepState, StripGeometry
+from tfbig.engine.sweep_tensors import StripGeometry
 from tfbig.network import keras_reader
 from tfbig.plan.sweeps import schedule
 
@@ -27,19 +25,3 @@ def test_geometry_of_strips() -> None:
     assert [int(geometry[key, output, 0]) for key in ("before", "after")] == [0, 1]
     with pytest.raises(KeyError):
         geometry["start", 99]
-
-
-@pytest.mark.parametrize(
-    ("shape", "count"), [([5, None, None, 2], 5), ([None, None, None, 2], None)]
-)
-def test_known_batch_is_that_of_any_image(shape: list[int | None], count: int | None) -> None:
-    counts = []
-
-    @tf.function(input_signature=[tf.TensorSpec(shape)])
-    def trace(image: tf.Tensor) -> None:
-        pages = tf.constant(["a"])[0]  # a scalar has no N
-        state = SimpleNamespace(images={0: pages, 1: image})
-        counts.append(StepState.known_batch.fget(state))  # type: ignore[attr-defined]
-
-    trace.get_concrete_function()
-    assert counts == [count]

@@ -1,0 +1,143 @@
+"""The tensors of one sweep, in three groups, and the geometry of one strip.
+
+What the sweep is, its stores and its values are separate because a sweep treats them differently: the geometry stays
+on the host, stores are images wherever they are, and values are copied to each device that computes strips. Every
+dictionary is keyed by position in the sweep, not by value id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfbig.network.graph import Graph
+from tfbig.plan.sweeps import Sweep
+from tfbig.stores.image_store import GradientStore, Interval, StripSource, StripTarget
+
+Structure = Any
+
+
+class TracedSweep(NamedTuple):
+    """A sweep, and what is known of it while it is traced.
+
+    Args:
+        graph: Graph of the sweep.
+        sweep: The sweep.
+        devices: Devices that compute strips; None leaves it to TensorFlow.
+        batch: N if it is known.
+    """
+
+    graph: Graph
+    sweep: Sweep
+    devices: Sequence[str | None] = (None,)
+    batch: int | None = None
+
+
+class SweepGeometry(NamedTuple):
+    """Sizes and strips of a sweep.
+
+    Args:
+        label: Name of the sweep in progress messages.
+        before: Int32 scalar that is computed when the previous sweep has ended.
+        table: Geometry of the strips or tiles, see `Sweep.tiles`.
+        extents: Size of every image of the sweep.
+        batch: N, int32 scalar.
+        channels: Number of channels of each observed image, int32 scalars, if a trace serves any numbers.
+        copies: How many patterns of background each observed image has, float64 scalars; empty if nothing is skipped.
+    """
+
+    label: tf.Tensor
+    before: tf.Tensor
+    table: tf.Tensor
+    extents: tf.Tensor
+    batch: tf.Tensor
+    channels: dict[int, tf.Tensor]
+    copies: dict[int, tf.Tensor]
+
+
+class SweepStores(NamedTuple):
+    """Stores of a sweep.
+
+    Args:
+        images: Images that the sweep reads.
+        targets: Images that it writes.
+        written: Images that it wrote, where its backward pass needs their values.
+        d_written: Gradients of the images that it wrote.
+        d_images: Gradients that it adds to, of images that it reads.
+    """
+
+    images: dict[int, StripSource]
+    targets: dict[int, StripTarget]
+    written: dict[int, StripSource]
+    d_written: dict[int, GradientStore]
+    d_images: dict[int, GradientStore]
+
+
+class SweepValues(NamedTuple):
+    """Tensors that every strip of a sweep uses.
+
+    Args:
+        wholes: Whole values that the sweep reads, and results of its reductions where they are known.
+        weights: Weights of the sweep.
+        d_wholes: Gradients of the results of its reductions.
+        prepared: What nodes compute once for all strips (`Local.prepare`), by their output.
+    """
+
+    wholes: dict[int, Structure]
+    weights: list[tf.Tensor]
+    d_wholes: dict[int, Structure]
+    prepared: dict[int, Structure]
+
+
+class SweepTensors(NamedTuple):
+    """Tensors of one sweep.
+
+    Args:
+        geometry: Sizes and strips.
+        stores: Stores.
+        values: Statistics and weights.
+    """
+
+    geometry: SweepGeometry
+    stores: SweepStores
+    values: SweepValues
+
+
+class StripGeometry:
+    """Geometry of one strip or tile: a line of `Sweep.tiles`, indexed by the keys of `Sweep.columns`.
+
+    Args:
+        sweep: The sweep.
+        line: The line; of a sweep that skips background, a line of `tfbig.plan.activity.ActiveTiles.table`.
+
+    Attributes:
+        is_pattern: Whether the tile is the pattern, computed once for all background, int32 scalar; None if nothing is
+            skipped.
+    """
+
+    def __init__(self, sweep: Sweep, line: tf.Tensor) -> None:
+        self.columns = sweep.columns
+        self.axes = sweep.axes
+        numbers = tf.unstack(line, num=sweep.table_columns)
+        self.is_pattern = numbers.pop() if sweep.skips else None
+        self.numbers = numbers
+
+    def __getitem__(self, key: tuple[object, ...]) -> tf.Tensor:
+        """Return the number of one column for the rows, int32 scalar."""
+        return self.numbers[self.columns[key]]
+
+    def along(self, *key: object) -> list[tf.Tensor]:
+        """Return the number of one column for each axis that images are cut along, int32 scalars."""
+        return self.numbers[self.columns[key] :: len(self.columns)]
+
+    def part(self, value: int, own: bool = False) -> list[Interval]:
+        """Return the rows (columns, ...) of an image that the strip computes or reads, or those that it owns.
+
+        Args:
+            value: Position of the image in the sweep.
+            own: Whether to return those that it owns.
+        """
+        names = ("own start", "own stop") if own else ("start", "stop")
+        return list(zip(*(self.along(name, value) for name in names), strict=True))
