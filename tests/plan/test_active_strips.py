@@ -15,6 +15,7 @@ from tfbig.geometry.background import Background
 from tfbig.plan import active_strips
 from tfbig.plan.active_strips import ActiveStrips
 from tfbig.plan.plan import Plan
+from tfbig.plan.strip_search import Device, Images
 
 SIZE = (8192, 6144)
 
@@ -148,9 +149,14 @@ def test_no_tile_is_larger_than_planned(seed: int) -> None:
         assert max(heights) > 1
         table, columns = active_tiles.table()[1:], active_tiles.sweep.columns
         single = ActiveStrips(
-            graph, active_tiles.sweep, 1, active_tiles.sizes, 0, True, frozenset(), fixed=cost.strips,
-            blocks=cost.blocks, steps=active_tiles.steps,
-        )  # fmt: skip
+            Images(graph, 1, active_tiles.sizes),
+            Device(0),
+            active_tiles.sweep,
+            training=True,
+            fixed=cost.strips,
+            blocks=cost.blocks,
+            steps=active_tiles.steps,
+        )
         joined = (s for s in single.neighbours(cost.strips) if s.joined == cost.joined)
         strips = next(joined, single)
         for v in active_tiles.sweep.images:

@@ -38,7 +38,7 @@ from tfbig.network.graph import AT_ONCE
 from tfbig.plan import strip_search
 from tfbig.plan.limits import KERNEL_ELEMENTS
 from tfbig.plan.planner import Planner
-from tfbig.plan.strip_search import Strips
+from tfbig.plan.strip_search import Device, Images, Strips
 from tfbig.plan.sweeps import Sweep, schedule
 from tfbig.system.budget import parse_bytes
 
@@ -165,7 +165,9 @@ def test_estimate(device: int) -> None:
     """The estimate is near the number that the search finds, and exact at its limits."""
     graph = single_convolution()
     (sweep,) = schedule(graph)
-    strips = Strips(graph, sweep, 1, {0: (1000, 8), 1: (1000, 8)}, device, True, frozenset([1]))
+    strips = Strips(
+        Images(graph, 1, {0: (1000, 8), 1: (1000, 8)}), Device(device), sweep, True, frozenset([1])
+    )
     count = strips.cost().strips
     assert abs(strips.about(4) - count) <= 0.1 * count
     assert strips.about(900) == 900
@@ -177,9 +179,9 @@ def test_estimate_without_halo_is_exact() -> None:
     graph = single_convolution(kernel=1)
     (sweep,) = schedule(graph)
     extents = {0: (4096, 8), 1: (4096, 8)}
-    whole = Strips(graph, sweep, 1, extents, PLENTY, False, frozenset())._working_set(64) * 64
+    whole = Strips(Images(graph, 1, extents), Device(PLENTY), sweep, False)._working_set(64) * 64
     for count in (64, 128, 512):
-        strips = Strips(graph, sweep, 1, extents, whole // count, False, frozenset())
+        strips = Strips(Images(graph, 1, extents), Device(whole // count), sweep, False)
         assert strips.about(16) == count
 
 
@@ -187,7 +189,7 @@ def test_last_strip_may_be_the_largest() -> None:
     """Ten rows in four strips are 2, 3, 2 and 3 rows."""
     graph = single_convolution(kernel=1)
     (sweep,) = schedule(graph)
-    strips = Strips(graph, sweep, 1, {0: (10, 8), 1: (10, 8)}, PLENTY, False, frozenset())
+    strips = Strips(Images(graph, 1, {0: (10, 8), 1: (10, 8)}), Device(PLENTY), sweep, False)
     assert strips._tallest(4) == {0: 3, 1: 3}
 
 
@@ -198,11 +200,11 @@ def test_many_numbers_of_strips_at_once() -> None:
     extents = graph.extents(squares(graph, 61))
 
     def strips() -> Strips:
-        return Strips(graph, sweep, 1, extents, PLENTY, True, frozenset())
+        return Strips(Images(graph, 1, extents), Device(PLENTY), sweep, True)
 
     counts = strip_search._middles(1, 61)
     assert len(counts) == len(set(counts)) == 60
-    strip_search._find_tallest(many := strips(), counts)
+    (many := strips())._find_tallest(counts)
     for count in counts:
         heights = sweep.table({v: extents[v][0] for v in sweep.images}, count)
         chosen = heights[[0, count // 2, count - 1]]
@@ -217,7 +219,7 @@ def test_fewest_strips() -> None:
     extents = {0: (64, 8), 1: (64, 8)}
 
     def strips(device: int) -> Strips:
-        return Strips(graph, sweep, 1, extents, device, False, frozenset())
+        return Strips(Images(graph, 1, extents), Device(device), sweep, False)
 
     for count in (4, 8, 16):  # all strips have the same number of rows
         need = strips(PLENTY)._working_set(count, range(count))

@@ -188,7 +188,7 @@ def step(device: str | list[str], budget: int = BUDGET) -> Any:
     big.compile("adam", "mse")
     random = np.random.default_rng(0)
     pair = [random.random((*SHAPE[:3], c)).astype("float32") for c in (3, 1)]
-    with tf.device(big.devices[0]):  # as on a machine with a GPU, the default device
+    with tf.device(big.settings.strip_devices[0]):  # as on a machine with a GPU, the default device
         big.train_on_batch(*pair)
     return big
 

@@ -224,7 +224,7 @@ def test_replayed_tiles(skipping: Skipping, float64: None, monkeypatch: pytest.M
         problem = pricing.problem
         families = [each for each in search._families(problem) if each.replays]
         plans = search._priced(pricing, (layout for each in families for layout in each.layouts))
-        return search._choose(list(plans))
+        return search._choose(problem, list(plans))
 
     monkeypatch.setattr(search, "_on_host", with_replays)
     sources, pixels = slides([mask_of((160, 150), 1, side=60)])

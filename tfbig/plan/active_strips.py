@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, prod
 from operator import mul
@@ -14,7 +14,7 @@ from tfbig.geometry.windows import Interval
 from tfbig.plan.activity import ActiveTiles, Activity
 from tfbig.plan.cost import sweep_limit
 from tfbig.plan.plan import SweepCost
-from tfbig.plan.strip_search import Strips, intervals
+from tfbig.plan.strip_search import Strips
 from tfbig.plan.tile_search import MOST_BLOCKS, START_OPERATIONS
 from tfbig.units import ceil_div
 
@@ -54,7 +54,9 @@ class ActiveStrips(Strips):
         active_tiles = self.active_tiles(whole.strips)
         value = self.sweep.observed[0]
         owned = active_tiles.owned_pixels(value) / prod(self.extents[value])
-        starts = ceil_div(STARTS * (active_tiles.number + 1), self.devices) * len(self.sweep.nodes)
+        starts = ceil_div(STARTS * (active_tiles.number + 1), self.device.count) * len(
+            self.sweep.nodes
+        )
         exact = round(whole.exact_operations * owned)
         return replace(
             whole, starts=starts, exact_operations=exact, active=owned, joined=self.joined
@@ -98,7 +100,7 @@ class ActiveStrips(Strips):
 
     def _rows(self, count: int) -> dict[int, Interval]:
         """Rows of each image that every band reads or computes."""
-        return intervals(self, 0, count, range(count))
+        return self.intervals(0, count, range(count))
 
     def neighbours(self, count: int) -> Iterator[ActiveStrips]:
         """Yield the same tiles with their neighbours, from many to few.
@@ -122,7 +124,7 @@ class ActiveStrips(Strips):
             one = Interval(np.zeros(1, np.int64), np.ones(1, np.int64))
             return dict.fromkeys(self.sweep.images, one)
         (count,) = self.blocks
-        return intervals(self, 1, count, range(count))
+        return self.intervals(1, count, range(count))
 
 
 def _longest(parts: Interval) -> list[int]:
@@ -147,10 +149,18 @@ def fastest(strips: Strips, activity: Activity) -> ActiveStrips:
         The division, the finest one if no tiles fit.
     """
     steps = activity.steps(strips.sweep)
-    given = {f.name: getattr(strips, f.name) for f in fields(Strips)} | {"steps": steps}
-    given["tallest"] = {}
-    tiled = ActiveStrips(**given, activity=activity)
     sweep, extents = strips.sweep, strips.extents
+    tiled = ActiveStrips(
+        images=strips.images,
+        device=strips.device,
+        sweep=sweep,
+        training=strips.training,
+        learned=strips.learned,
+        fixed=strips.fixed,
+        name=strips.name,
+        steps=steps,
+        activity=activity,
+    )
     largest = max(sweep.observed, key=lambda v: prod(extents[v]))
     rows, *others = extents[largest]
     best, least, finest = None, inf, None

@@ -16,7 +16,7 @@ from tfbig.geometry.windows import Size
 from tfbig.network.graph import Graph, Local, Node, axes_of, output_extent
 from tfbig.plan.cost import bytes_of, operations_of
 from tfbig.plan.plan import Rates
-from tfbig.plan.strip_search import Strips, lengths
+from tfbig.plan.strip_search import Device, Images, Strips
 from tfbig.plan.sweeps import Sweep, schedule
 from tfbig.system.budget import DEFAULT_STRIPS
 
@@ -187,18 +187,11 @@ class _Case:
 
     def _predict(self, sweep: Sweep) -> float:
         graph, extents, rates = self.graph, self.extents, self.rates
-        strips = Strips(
-            graph=graph,
-            sweep=sweep,
-            batch=1,
-            extents=extents,
-            allowed_bytes=self.device_bytes,
-            training=self.training,
-            learned=frozenset(extents),
-        )
+        images, device = Images(graph, 1, extents), Device(self.device_bytes)
+        strips = Strips(images, device, sweep, self.training, frozenset(extents))
         count = strips.about(LEAST_STRIPS)
         each, times = np.unique(_representatives(count), return_counts=True)
-        heights = lengths(strips, 0, count, each)
+        heights = strips.lengths(0, count, each)
         pixels = {v: int((n * times).sum()) * prod(extents[v][1:]) for v, n in heights.items()}
         moved = sum(bytes_of(graph, v, 1, extents) for v in (*sweep.writes, *sweep.reads))
         operations, _, recomputed = operations_of(sweep, 1, extents, pixels)

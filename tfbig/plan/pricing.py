@@ -16,7 +16,7 @@ from tfbig.plan.fixed_bytes import freed_bytes, replay_bytes
 from tfbig.plan.limits import Limits, Projected
 from tfbig.plan.plan import Plan, SweepCost
 from tfbig.plan.prepared_graph import PreparedGraph
-from tfbig.plan.strip_search import Strips
+from tfbig.plan.strip_search import Device, Images, Strips
 from tfbig.plan.sweeps import Layout, Sweep
 from tfbig.units import ceil_div
 
@@ -76,6 +76,39 @@ class Problem:
         if not self.limits.shared:
             return fixed
         return fixed + freed_bytes(self.limits.device, self.image_bytes)
+
+    @cached_property
+    def images(self) -> Images:
+        """The images of the graph."""
+        return Images(self.prepared.graph, self.batch, self.extents)
+
+    def strips(self, sweep: Sweep, device_bytes: int) -> Strips:
+        """Return the division of a sweep into strips.
+
+        Args:
+            sweep: The sweep.
+            device_bytes: Most bytes of its strips.
+        """
+        prepared, options = self.prepared, self.prepared.options
+        rows = self.extents[prepared.first_image][0]
+        device = Device(
+            allowed_bytes=device_bytes,
+            is_firm=self.limits.firm,
+            max_elements=options.max_elements,
+            count=options.devices,
+            is_accelerator=options.keeps,
+            im2col=options.im2col,
+            workspace=self.limits.workspace,
+        )
+        return Strips(
+            self.images,
+            device,
+            sweep,
+            training=prepared.runs_backward(sweep, self.learned),
+            learned=self.learned,
+            fixed=ceil_div(rows, options.strip_rows) if options.strip_rows else None,
+            name=options.name,
+        )
 
 
 class Pricing:
@@ -152,7 +185,7 @@ class Pricing:
         shape = (sweep.is_replay, sweep.axes, sweep.reads, sweep.writes)
         key = (device_bytes, *shape, *map(id, sweep.nodes))
         if key not in self._costs:
-            self._costs[key] = self._division(_strips(self.problem, sweep, device_bytes)).cost()
+            self._costs[key] = self._division(self.problem.strips(sweep, device_bytes)).cost()
         cost, skips = self._costs[key], self.activity is not None
         axes = len(cost.counts)
         if (sweep.axes, sweep.skips) == (axes, skips):
@@ -191,25 +224,3 @@ class Pricing:
         if strips.sweep.axes == 1 and (strips.fewest or not self.chooses_axes):
             return strips
         return tile_search.tiles_of(strips) or strips
-
-
-def _strips(problem: Problem, sweep: Sweep, device_bytes: int) -> Strips:
-    prepared, options = problem.prepared, problem.prepared.options
-    rows = problem.extents[prepared.first_image][0]
-    return Strips(
-        graph=prepared.graph,
-        sweep=sweep,
-        batch=problem.batch,
-        extents=problem.extents,
-        allowed_bytes=device_bytes,
-        firm=problem.limits.firm,
-        fixed=ceil_div(rows, options.strip_rows) if options.strip_rows else None,
-        max_elements=options.max_elements,
-        devices=options.devices,
-        keeps=options.keeps,
-        workspace=problem.limits.workspace,
-        im2col=options.im2col,
-        training=prepared.runs_backward(sweep, problem.learned),
-        learned=problem.learned,
-        name=options.name,
-    )

@@ -26,49 +26,97 @@ LOOK_AHEAD = 6
 
 
 @dataclass(frozen=True)
+class Images:
+    """The images of a graph, for inputs of one size.
+
+    Args:
+        graph: The graph.
+        batch: Number of images in a batch.
+        extents: Size of every image.
+    """
+
+    graph: Graph
+    batch: int
+    extents: Mapping[int, Size]
+
+    @cached_property
+    def pixel_bytes(self) -> dict[int, int]:
+        """Bytes of a pixel of each image, in all images of the batch."""
+        values = (self.graph.values[v] for v in self.extents)
+        return {v.id: self.batch * v.channels * itemsize(v.dtype) for v in values}
+
+
+@dataclass(frozen=True)
+class Device:
+    """What strips may need on the devices that compute them.
+
+    Args:
+        allowed_bytes: Most bytes of strips at any time.
+        is_firm: Whether `allowed_bytes` is a limit; otherwise the smallest strip may need more.
+        max_elements: Most elements of a strip of an image that the sweep reads; replaces `allowed_bytes`.
+        count: Number of devices that share the strips.
+        is_accelerator: Whether the device is an accelerator that may keep images. One kernel is enough to occupy it; on
+            other devices a strip that fits alone may be divided so that several strips run at once.
+        im2col: As in `tfbig.plan.prepared_graph.Options`.
+        workspace: Bytes that a kernel may use besides its images.
+    """
+
+    allowed_bytes: int
+    is_firm: bool = True
+    max_elements: int | None = None
+    count: int = 1
+    is_accelerator: bool = False
+    im2col: bool = False
+    workspace: int = 0
+
+
+@dataclass(frozen=True)
 class Strips:
     """Division of one sweep into strips, for images of one size.
 
     Args:
-        graph: The graph of the sweep.
+        images: The images.
+        device: What the strips may need.
         sweep: The sweep.
-        batch: Number of images in a batch.
-        extents: Size of every image.
-        allowed_bytes: Most bytes of strips at any time.
         training: Whether a backward pass of the sweep follows.
         learned: Values that need a gradient.
-        firm: Whether `allowed_bytes` is a limit; otherwise the smallest strip may need more.
         fixed: Number of strips, whatever their bytes.
-        max_elements: Most elements of a strip of an image that the sweep reads; replaces `allowed_bytes`.
-        devices: Number of devices that share the strips.
-        keeps: Whether the device is an accelerator that may keep images. One kernel is enough to occupy it; on other
-            devices a strip that fits alone may be divided so that several strips run at once.
-        im2col: As in `tfbig.plan.prepared_graph.Options`.
         name: Name of the model, for messages.
-        workspace: Bytes that a kernel may use besides its images.
         blocks: Number of parts that the columns, ... are cut into too; none for strips of whole rows.
         steps: For each observed image, the rows and columns that its parts begin at multiples of. Default: 1.
         tallest: For each number of strips that was tried, the most rows of each image; the same for all `blocks`.
     """
 
-    graph: Graph
+    images: Images
+    device: Device
     sweep: Sweep
-    batch: int
-    extents: Mapping[int, Size]
-    allowed_bytes: int
-    training: bool
-    learned: frozenset[int]
-    firm: bool = True
+    training: bool = False
+    learned: frozenset[int] = frozenset()
     fixed: int | None = None
-    max_elements: int | None = None
-    devices: int = 1
-    keeps: bool = False
-    im2col: bool = False
     name: str = "model"
-    workspace: int = 0
     blocks: tuple[int, ...] = ()
     steps: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     tallest: dict[int, dict[int, int]] = field(default_factory=dict, compare=False)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the sweep."""
+        return self.images.graph
+
+    @property
+    def batch(self) -> int:
+        """Number of images in a batch."""
+        return self.images.batch
+
+    @property
+    def extents(self) -> Mapping[int, Size]:
+        """Size of every image."""
+        return self.images.extents
+
+    @property
+    def most(self) -> int:
+        """Most strips that the sweep can be cut into."""
+        return sweep_limit(self.sweep, self.extents, self.steps)
 
     def cost(self) -> SweepCost:
         """Return the cost of the sweep, cut into the fewest strips that fit.
@@ -80,8 +128,8 @@ class Strips:
             BudgetError: If strips of one row do not fit.
         """
         sweep, count = self.sweep, self.fewest or self._smallest()
-        pixel_bytes = _pixel_bytes(self)
-        heights = lengths(self, 0, count, range(count))
+        pixel_bytes = self.images.pixel_bytes
+        heights = self.lengths(0, count, range(count))
         self._check_kernels({v: int(rows.max()) for v, rows in heights.items()})
         pixels = self._visited(heights)
         operations, exact, recomputed = operations_of(sweep, self.batch, self.extents, pixels)
@@ -95,7 +143,7 @@ class Strips:
             exact,
             recomputed,
             sum(pixels[n.output] * pixel_bytes[n.output] for n in sweep.locals),
-            ceil_div(count * prod(self.blocks), self.devices) * len(sweep.nodes),
+            ceil_div(count * prod(self.blocks), self.device.count) * len(sweep.nodes),
             self.blocks,
         )
 
@@ -105,7 +153,7 @@ class Strips:
         Args:
             count: The number of strips.
         """
-        heights = lengths(self, 0, count, range(count))
+        heights = self.lengths(0, count, range(count))
         pixels = self._visited(heights)
         return operations_of(self.sweep, self.batch, self.extents, pixels)
 
@@ -114,13 +162,11 @@ class Strips:
         return {v: int(rows.sum()) * self._row_pixels[v][1] for v, rows in heights.items()}
 
     @cached_property
-    def _row_pixels(self) -> dict[int, tuple[int, int]]:
-        return _row_pixels(self)
-
-    @cached_property
     def _row_bytes(self) -> dict[int, int]:
         """Bytes of one row of each image, in the largest part of the row."""
-        return {v: n * self._row_pixels[v][0] for v, n in _pixel_bytes(self).items()}
+        return {
+            v: self.images.pixel_bytes[v] * pixels for v, (pixels, _) in self._row_pixels.items()
+        }
 
     def about(self, least: int) -> int:
         """Estimate the number of strips of `cost`, without a search.
@@ -133,34 +179,34 @@ class Strips:
         Returns:
             The number of strips.
         """
-        most = sweep_limit(self.sweep, self.extents, self.steps)
+        most = self.most
         few = min(least, most)
         if few == most:
             return most
-        _find_tallest(self, [most, few])
+        self._find_tallest([most, few])
         smallest, larger = self._working_set(most), self._working_set(few)
         share = (larger - smallest) / (1 / few - 1 / most)
         halo = smallest - share / most
-        if halo >= self.allowed_bytes:
+        if halo >= self.device.allowed_bytes:
             return most
-        return min(max(ceil(share / (self.allowed_bytes - halo)), few), most)
+        return min(max(ceil(share / (self.device.allowed_bytes - halo)), few), most)
 
     @cached_property
     def fewest(self) -> int | None:
         """Fewest strips that fit; None if none do."""
-        most = sweep_limit(self.sweep, self.extents, self.steps)
+        most = self.most
         if self.fixed is not None:
             return max(min(self.fixed, most), 1)
         if not self._fits(most):
             return None
-        least = min(self.devices, most)
+        least = min(self.device.count, most)
         if self._fits(least):
             return self._for_all_cores(least, most)
         low, high = min(least + 1, most), most
         while low < high:  # the smallest number that fits
             middle = (low + high) // 2
             if middle not in self.tallest:
-                _find_tallest(self, _middles(low, high))
+                self._find_tallest(_middles(low, high))
             if self._fits(middle):
                 high = middle
             else:
@@ -178,22 +224,25 @@ class Strips:
         0.16 s instead of 0.12 s for each of the last four convolutions of ResNet-18 at 2048 x 2048.
         """
         more = min(count * self.graph.at_once, most)
-        divides = self.training and not self.keeps
-        if not divides or self.blocks or self.max_elements is not None or not self._fits(more):
+        divides = self.training and not self.device.is_accelerator
+        if (
+            not divides
+            or self.blocks
+            or self.device.max_elements is not None
+            or not self._fits(more)
+        ):
             return count
         operations, exact, _ = self.operations(more)
         return more if operations <= MOST_RECOMPUTED * exact else count
 
     def _fits(self, count: int, chosen: Sequence[int] | None = None) -> bool:
-        if self.max_elements is None:
-            if self._working_set(count, chosen) > self.allowed_bytes:
+        if self.device.max_elements is None:
+            if self._working_set(count, chosen) > self.device.allowed_bytes:
                 return False
             # An element has at least one byte, so a small working set needs no count of elements.
-            few = self.allowed_bytes <= KERNEL_ELEMENTS
+            few = self.device.allowed_bytes <= KERNEL_ELEMENTS
             return few or self._most_elements(count, chosen) <= KERNEL_ELEMENTS
-        return count == sweep_limit(
-            self.sweep, self.extents, self.steps
-        ) or self.max_elements >= max(
+        return count == self.most or self.device.max_elements >= max(
             ceil_div(self.extents[v][0], count)
             * self.batch
             * self.extents[v][1]
@@ -207,18 +256,18 @@ class Strips:
         Raises:
             BudgetError: If the budget is firm.
         """
-        count = sweep_limit(self.sweep, self.extents, self.steps)
+        count = self.most
         self._check_kernels(self._tallest(count))
-        if not self.firm:
+        if not self.device.is_firm:
             return count
         least = self._working_set(count, range(count))
-        if self.workspace:  # a larger device has a larger one
-            least = device_for(least - self.workspace)
+        if self.device.workspace:  # a larger device has a larger one
+            least = device_for(least - self.device.workspace)
         need, part = format_bytes(least), "tile" if self.blocks else "strip"
         raise BudgetError(
             f"sweep {self.sweep.index} of '{self.name}' ({layers_of(self.sweep)}): the smallest {part} needs {need} "
-            f"on the device, but {format_bytes(self.allowed_bytes)} are allowed. Raise `device` to {need}, or use "
-            f"{_narrower(self)}a smaller batch (now {self.batch}).",
+            f"on the device, but {format_bytes(self.device.allowed_bytes)} are allowed. Raise `device` to {need}, or "
+            f"use {self._narrower()}a smaller batch (now {self.batch}).",
             least,
         )
 
@@ -238,23 +287,23 @@ class Strips:
         tiles = {v: n * self._row_bytes[v] for v, n in self._tallest(count, chosen).items()}
         scored = any(n.op.fusible for n in sweep.reductions)
         temporaries = max(tiles.values(), default=0) * (4 if self.training or scored else 1)
-        temporaries = max(temporaries, _matrix_bytes(self, tiles))
+        temporaries = max(temporaries, self._matrix_bytes(tiles))
         doubled = self.learned if self.training else ()
         one = sum(b * (2 if v in doubled else 1) for v, b in tiles.items()) + temporaries
-        each = ceil_div(count * prod(self.blocks), self.devices)
-        if self.keeps:
+        each = ceil_div(count * prod(self.blocks), self.device.count)
+        if self.device.is_accelerator:
             waiting = min(each, self.graph.in_flight(True)) - 1
-            return one + waiting * _waiting_bytes(self, tiles) + self.workspace
+            return one + waiting * self._waiting_bytes(tiles) + self.device.workspace
         if each > self.graph.at_once:  # otherwise no strip is left to read ahead
             one += sum(tiles[v] for v in self.graph.inputs if v in tiles)
-        return one * min(each, self.graph.at_once) + self.workspace
+        return one * min(each, self.graph.at_once) + self.device.workspace
 
     def _tallest(self, count: int, chosen: Sequence[int] | None = None) -> dict[int, int]:
         """Return the most rows of each image in one of the chosen strips."""
         if chosen is None:
-            _find_tallest(self, [count])
+            self._find_tallest([count])
             return self.tallest[count]
-        rows = lengths(self, 0, count, chosen)
+        rows = self.lengths(0, count, chosen)
         return {v: int(n.max(initial=0)) for v, n in rows.items()}
 
     def _most_elements(self, count: int, chosen: Sequence[int] | None) -> int:
@@ -277,42 +326,87 @@ class Strips:
                 f"after the rows) or a smaller batch (now {self.batch})."
             )
 
+    def _waiting_bytes(self, tiles: Mapping[int, int]) -> int:
+        """Return the bytes on an accelerator of a strip that waits for its turn, or for its results to be copied.
 
-def _waiting_bytes(strips: Strips, tiles: Mapping[int, int]) -> int:
-    """Return the bytes on an accelerator of a strip that waits for its turn, or for its results to be copied.
+        Args:
+            tiles: Bytes of each image of a strip.
+        """
+        sweep = self.sweep
+        gradients = self.learned.intersection(sweep.writes) if self.training else ()
+        return sum(tiles[v] for v in (*sweep.reads, *sweep.writes, *gradients))
 
-    Args:
-        strips: The division.
-        tiles: Bytes of each image of a strip.
-    """
-    sweep = strips.sweep
-    gradients = strips.learned.intersection(sweep.writes) if strips.training else ()
-    return sum(tiles[v] for v in (*sweep.reads, *sweep.writes, *gradients))
+    def _matrix_bytes(self, tiles: Mapping[int, int]) -> int:
+        """Return the bytes of the largest matrices that the gradients of one convolution fill at the same time.
 
+        Args:
+            tiles: Bytes of each image of a strip. A matrix holds one image of the batch.
+        """
+        if not (self.device.im2col and self.training):
+            return 0
+        values, most = self.graph.values, 0
+        for node in self.sweep.locals:
+            one_channel = tiles[node.output] // (self.batch * values[node.output].channels)
+            gradients = 1 + (node.inputs[0] in self.learned)
+            most = max(most, one_channel * node.op.im2col * gradients)
+        return most
 
-def _matrix_bytes(strips: Strips, tiles: Mapping[int, int]) -> int:
-    """Return the bytes of the largest matrices that the gradients of one convolution fill at the same time.
+    def _narrower(self) -> str:
+        """Return the advice to use narrower images; empty for tiles, and for signals, whose rows have no columns."""
+        if self.blocks:
+            return ""
+        widths = [self.extents[v][1] for v in self.sweep.images if len(self.extents[v]) > 1]
+        return f"narrower images (now {max(widths)} columns) or " if widths else ""
 
-    Args:
-        strips: The division.
-        tiles: Bytes of each image of a strip. A matrix holds one image of the batch.
-    """
-    if not (strips.im2col and strips.training):
-        return 0
-    values, most = strips.graph.values, 0
-    for node in strips.sweep.locals:
-        one_channel = tiles[node.output] // (strips.batch * values[node.output].channels)
-        gradients = 1 + (node.inputs[0] in strips.learned)
-        most = max(most, one_channel * node.op.im2col * gradients)
-    return most
+    @cached_property
+    def _row_pixels(self) -> dict[int, tuple[int, int]]:
+        """Pixels that one row of each image has in the largest part of the row, and in all parts together."""
+        extents = self.extents
+        row = {v: (prod(extents[v][1:]),) * 2 for v in self.sweep.images}
+        for axis, count in enumerate(self.blocks, 1):
+            for v, parts in self.lengths(axis, count, range(count)).items():
+                largest, total = (pixels // extents[v][axis] for pixels in row[v])
+                row[v] = largest * int(parts.max()), total * int(parts.sum())
+        return row
 
+    def _find_tallest(self, counts: Sequence[int]) -> None:
+        """Add numbers of strips to `tallest`; many at once take little longer than one.
 
-def _narrower(strips: Strips) -> str:
-    """Return the advice to use narrower images; empty for tiles, and for signals, whose rows have no columns."""
-    if strips.blocks:
-        return ""
-    widths = [strips.extents[v][1] for v in strips.sweep.images if len(strips.extents[v]) > 1]
-    return f"narrower images (now {max(widths)} columns) or " if widths else ""
+        Computed are the first strip, the middle one and the last.
+        """
+        missing = np.array([n for n in counts if n not in self.tallest], np.int64)
+        if not missing.size:
+            return
+        chosen = np.stack([0 * missing, missing // 2, missing - 1])  # [3, counts]
+        heights = self.lengths(0, missing, chosen)
+        rows = np.stack([n.max(axis=0) for n in heights.values()], axis=1)  # [counts, images]
+        for count, tallest in zip(missing.tolist(), rows.tolist(), strict=True):
+            self.tallest[count] = dict(zip(heights, tallest, strict=True))
+
+    def lengths(
+        self, axis: int, count: Number, parts: Sequence[int] | np.ndarray
+    ) -> dict[int, np.ndarray]:
+        """Return the length along an axis of every image of the sweep, in some parts of the axis.
+
+        Args:
+            axis: The axis, 0 for the rows.
+            count: Number of parts; or an array, with one number for each index.
+            parts: Indices of the parts.
+
+        Returns:
+            Lengths, in the shape of `parts`.
+        """
+        return {v: interval.size for v, interval in self.intervals(axis, count, parts).items()}
+
+    def intervals(
+        self, axis: int, count: Number, parts: Sequence[int] | np.ndarray
+    ) -> dict[int, Interval]:
+        """Return what every image of the sweep has in some parts of an axis. Args: as in `lengths`."""
+        sizes = {v: self.extents[v][axis] for v in self.sweep.images}
+        steps = {v: each[axis] for v, each in self.steps.items()}
+        owned = self.sweep.owned(sizes, count, np.asarray(parts, np.int64), steps)
+        needs = self.sweep.needs(sizes, owned, axis)
+        return {v: needs[v] for v in sizes}
 
 
 def _middles(low: int, high: int, steps: int = LOOK_AHEAD) -> list[int]:
@@ -321,64 +415,3 @@ def _middles(low: int, high: int, steps: int = LOOK_AHEAD) -> list[int]:
         return []
     middle = (low + high) // 2
     return [middle, *_middles(low, middle, steps - 1), *_middles(middle + 1, high, steps - 1)]
-
-
-def _row_pixels(strips: Strips) -> dict[int, tuple[int, int]]:
-    """Return the pixels that one row of each image has in the largest part of the row, and in all parts together."""
-    extents = strips.extents
-    row = {v: (prod(extents[v][1:]),) * 2 for v in strips.sweep.images}
-    for axis, count in enumerate(strips.blocks, 1):
-        for v, parts in lengths(strips, axis, count, range(count)).items():
-            largest, total = (pixels // extents[v][axis] for pixels in row[v])
-            row[v] = largest * int(parts.max()), total * int(parts.sum())
-    return row
-
-
-def _pixel_bytes(strips: Strips) -> dict[int, int]:
-    """Return the bytes of a pixel of each image, in all images of the batch."""
-    images = [strips.graph.values[v] for v in strips.sweep.images]
-    return {v.id: strips.batch * v.channels * itemsize(v.dtype) for v in images}
-
-
-def _find_tallest(strips: Strips, counts: Sequence[int]) -> None:
-    """Add numbers of strips to `Strips.tallest`; many at once take little longer than one.
-
-    Computed are the first strip, the middle one and the last.
-    """
-    missing = np.array([n for n in counts if n not in strips.tallest], np.int64)
-    if not missing.size:
-        return
-    chosen = np.stack([0 * missing, missing // 2, missing - 1])  # [3, counts]
-    heights = lengths(strips, 0, missing, chosen)
-    rows = np.stack([n.max(axis=0) for n in heights.values()], axis=1)  # [counts, images]
-    for count, tallest in zip(missing.tolist(), rows.tolist(), strict=True):
-        strips.tallest[count] = dict(zip(heights, tallest, strict=True))
-
-
-def lengths(
-    strips: Strips, axis: int, count: Number, parts: Sequence[int] | np.ndarray
-) -> dict[int, np.ndarray]:
-    """Return the length along an axis of every image of a sweep, in some parts of the axis.
-
-    Args:
-        strips: The division.
-        axis: The axis, 0 for the rows.
-        count: Number of parts; or an array, with one number for each index.
-        parts: Indices of the parts.
-
-    Returns:
-        Lengths, in the shape of `parts`.
-    """
-    return {v: interval.size for v, interval in intervals(strips, axis, count, parts).items()}
-
-
-def intervals(
-    strips: Strips, axis: int, count: Number, parts: Sequence[int] | np.ndarray
-) -> dict[int, Interval]:
-    """Return what every image of a sweep has in some parts of an axis. Args: as in `lengths`."""
-    sweep = strips.sweep
-    sizes = {v: strips.extents[v][axis] for v in sweep.images}
-    steps = {v: each[axis] for v, each in strips.steps.items()}
-    owned = sweep.owned(sizes, count, np.asarray(parts, np.int64), steps)
-    needs = sweep.needs(sizes, owned, axis)
-    return {v: needs[v] for v in sizes}
