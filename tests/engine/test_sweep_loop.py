@@ -171,7 +171,7 @@ def test_strips_are_read_while_another_is_computed() -> None:
         tile = tf.ensure_shape(strips.in_turn(tile), [])
         result = callbacks.numpy_function(compute, [tile], tf.float32, stateful=False)
         result = tf.ensure_shape(result, [])
-        return sweep_loop._Strip(before, sums + result, [result])
+        return sweep_loop._StripResult(before, sums + result, [result])
 
     @tf.function(autograph=False)
     def run() -> tf.Tensor:

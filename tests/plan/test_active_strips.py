@@ -15,7 +15,7 @@ from tfbig.geometry.background import Background
 from tfbig.plan import active_strips
 from tfbig.plan.active_strips import ActiveStrips
 from tfbig.plan.plan import Plan
-from tfbig.plan.strip_search import Device, Images
+from tfbig.plan.strip_search import Images, StripLimits
 
 SIZE = (8192, 6144)
 
@@ -150,7 +150,7 @@ def test_no_tile_is_larger_than_planned(seed: int) -> None:
         table, columns = active_tiles.table()[1:], active_tiles.sweep.columns
         single = ActiveStrips(
             Images(graph, 1, active_tiles.sizes),
-            Device(0),
+            StripLimits(0),
             active_tiles.sweep,
             training=True,
             fixed=cost.strips,

@@ -7,7 +7,7 @@ import pytest
 from graphs import PLENTY, chain, conv, image, make_planner, mse, read, single_convolution, squares
 
 from tfbig.plan.cost import bytes_of, operations_of, sweep_limit
-from tfbig.plan.strip_search import Device, Images, Strips
+from tfbig.plan.strip_search import Images, StripLimits, Strips
 from tfbig.plan.sweeps import schedule
 
 
@@ -34,7 +34,7 @@ def test_operations_of_two_convolutions() -> None:
     graph = read(keras.Model(start, conv(1, "second")(x)))
     (sweep,) = schedule(graph)
     extents = graph.extents(squares(graph, 8))
-    strips = Strips(Images(graph, 1, extents), Device(PLENTY), sweep, True)
+    strips = Strips(Images(graph, 1, extents), StripLimits(PLENTY), sweep, True)
     heights = strips.lengths(0, 4, range(4))
     pixels = {v: 8 * int(rows.sum()) for v, rows in heights.items()}
     row = 2 * 8 * (2 * 9)  # two images, 8 columns, multiply-adds of 3 x 3 taps

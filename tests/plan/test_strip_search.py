@@ -38,7 +38,7 @@ from tfbig.network.graph import AT_ONCE
 from tfbig.plan import strip_search
 from tfbig.plan.limits import KERNEL_ELEMENTS
 from tfbig.plan.planner import Planner
-from tfbig.plan.strip_search import Device, Images, Strips
+from tfbig.plan.strip_search import Images, StripLimits, Strips
 from tfbig.plan.sweeps import Sweep, schedule
 from tfbig.system.budget import parse_bytes
 
@@ -166,7 +166,11 @@ def test_estimate(device: int) -> None:
     graph = single_convolution()
     (sweep,) = schedule(graph)
     strips = Strips(
-        Images(graph, 1, {0: (1000, 8), 1: (1000, 8)}), Device(device), sweep, True, frozenset([1])
+        Images(graph, 1, {0: (1000, 8), 1: (1000, 8)}),
+        StripLimits(device),
+        sweep,
+        True,
+        frozenset([1]),
     )
     count = strips.cost().strips
     assert abs(strips.about(4) - count) <= 0.1 * count
@@ -179,9 +183,11 @@ def test_estimate_without_halo_is_exact() -> None:
     graph = single_convolution(kernel=1)
     (sweep,) = schedule(graph)
     extents = {0: (4096, 8), 1: (4096, 8)}
-    whole = Strips(Images(graph, 1, extents), Device(PLENTY), sweep, False)._working_set(64) * 64
+    whole = (
+        Strips(Images(graph, 1, extents), StripLimits(PLENTY), sweep, False)._working_set(64) * 64
+    )
     for count in (64, 128, 512):
-        strips = Strips(Images(graph, 1, extents), Device(whole // count), sweep, False)
+        strips = Strips(Images(graph, 1, extents), StripLimits(whole // count), sweep, False)
         assert strips.about(16) == count
 
 
@@ -189,7 +195,7 @@ def test_last_strip_may_be_the_largest() -> None:
     """Ten rows in four strips are 2, 3, 2 and 3 rows."""
     graph = single_convolution(kernel=1)
     (sweep,) = schedule(graph)
-    strips = Strips(Images(graph, 1, {0: (10, 8), 1: (10, 8)}), Device(PLENTY), sweep, False)
+    strips = Strips(Images(graph, 1, {0: (10, 8), 1: (10, 8)}), StripLimits(PLENTY), sweep, False)
     assert strips._tallest(4) == {0: 3, 1: 3}
 
 
@@ -200,7 +206,7 @@ def test_many_numbers_of_strips_at_once() -> None:
     extents = graph.extents(squares(graph, 61))
 
     def strips() -> Strips:
-        return Strips(Images(graph, 1, extents), Device(PLENTY), sweep, True)
+        return Strips(Images(graph, 1, extents), StripLimits(PLENTY), sweep, True)
 
     counts = strip_search._middles(1, 61)
     assert len(counts) == len(set(counts)) == 60
@@ -219,7 +225,7 @@ def test_fewest_strips() -> None:
     extents = {0: (64, 8), 1: (64, 8)}
 
     def strips(device: int) -> Strips:
-        return Strips(Images(graph, 1, extents), Device(device), sweep, False)
+        return Strips(Images(graph, 1, extents), StripLimits(device), sweep, False)
 
     for count in (4, 8, 16):  # all strips have the same number of rows
         need = strips(PLENTY)._working_set(count, range(count))

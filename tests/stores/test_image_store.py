@@ -17,7 +17,7 @@ from tfbig.stores import device_store, host_store, tiled_store, transfers
 from tfbig.stores.device_store import DeviceImage, StripImage
 from tfbig.stores.host_store import HostImage, NewStore
 from tfbig.stores.image_store import StripPart
-from tfbig.stores.tiled_store import ActiveSums, ActiveTiles
+from tfbig.stores.tiled_store import TiledGradient, TiledImage
 from tfbig.stores.transfers import Changes, Reads
 
 SHAPE = (2, 9, 7, 3)
@@ -39,10 +39,10 @@ def index(rectangle: Rectangle) -> tuple[slice, ...]:
     return (slice(None), *(slice(*interval) for interval in rectangle))
 
 
-def part(rectangle: Rectangle, is_background: bool | None = None, **options: Any) -> StripPart:
+def part(rectangle: Rectangle, is_pattern: bool | None = None, **options: Any) -> StripPart:
     intervals = [(tf.constant(a), tf.constant(b)) for a, b in rectangle]
     size, shape = [tf.constant(9), tf.constant(7)], [2, None, None, 3]
-    mark = None if is_background is None else tf.constant(int(is_background))
+    mark = None if is_pattern is None else tf.constant(int(is_pattern))
     return StripPart(intervals, size, shape, tf.float32, None, mark, **options)
 
 
@@ -64,12 +64,12 @@ def tiled(folder: str | None, tiles: Sequence[Rectangle], sums: bool) -> tf.Tens
     return tf.ensure_shape(array, [None])
 
 
-def active_tiles(folder: str | None, tiles: Sequence[Rectangle]) -> ActiveTiles:
-    return ActiveTiles(tiled(folder, tiles, False))
+def tiled_image(folder: str | None, tiles: Sequence[Rectangle]) -> TiledImage:
+    return TiledImage(tiled(folder, tiles, False))
 
 
-def active_sums(folder: str | None, tiles: Sequence[Rectangle]) -> ActiveSums:
-    return ActiveSums(tiled(folder, tiles, True))
+def tiled_gradient(folder: str | None, tiles: Sequence[Rectangle]) -> TiledGradient:
+    return TiledGradient(tiled(folder, tiles, True))
 
 
 def device_image(_: str | None, __: Sequence[Rectangle]) -> DeviceImage:
@@ -85,14 +85,14 @@ Make = Callable[[str | None, Sequence[Rectangle]], Any]
 CASES: list[tuple[Make, list[Rectangle]]] = [
     (host_image, ROWS),
     (host_image, TILES),
-    (active_tiles, ROWS),
-    (active_tiles, TILES),
-    (active_sums, ROWS),
-    (active_sums, TILES),
+    (tiled_image, ROWS),
+    (tiled_image, TILES),
+    (tiled_gradient, ROWS),
+    (tiled_gradient, TILES),
     (device_image, ROWS),
     (strip_image, WHOLE),
 ]
-HAS_BACKGROUND = (active_tiles, active_sums)
+HAS_BACKGROUND = (tiled_image, tiled_gradient)
 
 
 class Strips:
@@ -143,7 +143,7 @@ def test_what_is_written_is_read(
 
 
 @pytest.mark.parametrize("spilled", [False, True])
-@pytest.mark.parametrize(("make", "tiles"), [case for case in CASES if case[0] is not active_tiles])
+@pytest.mark.parametrize(("make", "tiles"), [case for case in CASES if case[0] is not tiled_image])
 def test_what_is_added_is_summed(
     make: Make, tiles: list[Rectangle], spilled: bool, tmp_path: Path
 ) -> None:
@@ -186,7 +186,7 @@ def test_rows_that_contain_anything_become_sums(make: Make) -> None:
         strips.change("write", ((0, 9),), np.full(SHAPE, np.nan, np.float32))
         for start, stop, covered, until, rows in additions:
             uncovered = tf.constant(covered), tf.constant(until)
-            strips.change("add", ((start, stop),), rows, uncovered=uncovered)
+            strips.change("add", ((start, stop),), rows, uninitialised=uncovered)
         return read(strips.end(), [((0, 9),)], None)
 
     np.testing.assert_array_equal(run()[0], expected)
@@ -199,13 +199,13 @@ def test_one_strip_is_added(is_fresh: bool) -> None:
     before, rows = numbers(3), numbers(4)[:, 2:9]
     store = StripImage(tf.zeros([]) if is_fresh else tf.constant(before))
     changes = Changes(tf.constant(0), tf.constant(""), tf.constant(0), tf.constant(1))
-    place = part(((2, 9),), uncovered=uncovered)
+    place = part(((2, 9),), uninitialised=uncovered)
     expected = np.zeros(SHAPE) if is_fresh else before.copy()
     expected[:, 2:9] += rows
     np.testing.assert_array_equal(store.add(changes, place, tf.constant(rows)).rows, expected)
 
 
-@pytest.mark.parametrize("make", [host_image, active_tiles, device_image, strip_image])
+@pytest.mark.parametrize("make", [host_image, tiled_image, device_image, strip_image])
 def test_whole_image(make: Make) -> None:
     image, rows = numbers(5), WHOLE if make is strip_image else ROWS
 

@@ -24,8 +24,8 @@ class InputImage(NamedTuple):
     image: tf.Tensor
 
     @property
-    def in_place(self) -> bool:
-        """True: what is read may be memory of a file or of the caller."""
+    def needs_copy(self) -> bool:
+        """True: what is read may be memory of the caller."""
         return True
 
     def map(self, function: Callable[[tf.Tensor], Any]) -> Self:
@@ -56,8 +56,8 @@ class SourceImages(NamedTuple):
     handles: tf.Tensor
 
     @property
-    def in_place(self) -> bool:
-        """True: what is read may be memory of a file or of the caller."""
+    def needs_copy(self) -> bool:
+        """True: what is read may be memory of the caller."""
         return True
 
     def map(self, function: Callable[[tf.Tensor], Any]) -> Self:

@@ -15,7 +15,7 @@ from tfbig.stores import device_store, host_store, tiled_store, transfers
 from tfbig.stores.device_store import DeviceImage, StripImage
 from tfbig.stores.host_store import HostImage
 from tfbig.stores.image_store import GradientStore, ImageStore
-from tfbig.stores.tiled_store import ActiveSums, ActiveTiles
+from tfbig.stores.tiled_store import TiledGradient, TiledImage
 
 
 class NewStores:
@@ -40,8 +40,8 @@ class NewStores:
         on_device, elsewhere = self._on_device(state, written)
         if state.layout.skips:
             tiles = [_tiles(state, v, sweep) for v in elsewhere]
-            arrays = self._arrays(state, kind, elsewhere, tiled_store.allocate, tiles, False)
-            return on_device | {v: ActiveTiles(a) for v, a in arrays.items()}
+            arrays = self._arrays(state, kind, elsewhere, tiled_store.allocate, tiles, sums=False)
+            return on_device | {v: TiledImage(a) for v, a in arrays.items()}
         return on_device | self._host_images(state, kind, elsewhere)
 
     def gradients(self, state: StepState, values: Sequence[int]) -> dict[int, GradientStore]:
@@ -54,8 +54,10 @@ class NewStores:
         on_device, elsewhere = self._on_device(state, values)
         if state.layout.skips:
             tiles = [_tiles(state, v, state.writer(v)) for v in elsewhere]
-            arrays = self._arrays(state, "gradient", elsewhere, tiled_store.allocate, tiles, True)
-            return on_device | {v: ActiveSums(a) for v, a in arrays.items()}
+            arrays = self._arrays(
+                state, "gradient", elsewhere, tiled_store.allocate, tiles, sums=True
+            )
+            return on_device | {v: TiledGradient(a) for v, a in arrays.items()}
         return on_device | self._host_images(state, "gradient", elsewhere)
 
     def _host_images(
@@ -76,6 +78,7 @@ class NewStores:
         values: Sequence[int],
         allocate: Callable[..., list[tf.Tensor]],
         *options: Any,
+        **flags: bool,
     ) -> dict[int, tf.Tensor]:
         """Allocate arrays of stores; they reuse memory that is free once the previous sweep has ended.
 
@@ -85,11 +88,12 @@ class NewStores:
             values: Ids of the images.
             allocate: Function of shapes, places and requests, and the options.
             *options: Further arguments.
+            **flags: The same, by name.
         """
         requests = [self._request(state, kind, value) for value in values]
         (shapes,) = transfers.after([state.geometry.shapes], state.done)
         places = state.geometry.places[KINDS.index(kind)]
-        arrays = allocate(shapes, places, requests, *options)
+        arrays = allocate(shapes, places, requests, *options, **flags)
         return dict(zip(values, arrays, strict=True))
 
     def _request(self, state: StepState, kind: str, value: int) -> host_store.NewStore:

@@ -130,7 +130,7 @@ def _specs(tensors: SweepTensors, any_channels: bool) -> Structure:
 
 
 def _spec(store: Any, image: Callable[[tf.Tensor], tf.TensorSpec]) -> Structure:
-    """Return the specs of a store, of whose tensor that holds the image as `image` returns it."""
+    """Return the specs of a store; `image` returns that of the tensor that holds the image."""
     return tf.nest.map_structure(
         lambda t: t if isinstance(t, tf.TensorSpec) else tf.TensorSpec(t.shape, t.dtype),
         store.map(image),

@@ -15,7 +15,7 @@ from tfbig.stores.image_store import Interval, StripPart
 from tfbig.stores.transfers import Changes, Reads
 
 Tiles = dict[int, tf.Tensor]
-"""Parts of images by value."""
+"""Strips or tiles of images, by position in the sweep."""
 
 
 class StripStep:
@@ -53,7 +53,7 @@ class StripStep:
         Args:
             value: The image.
             own: Whether to return what it owns.
-            fresh: Whether only this sweep has added to the image so far.
+            fresh: Whether the store of its gradient is uninitialised.
         """
         graph = self.graph
         ahead = self.ahead
@@ -105,7 +105,7 @@ class StripStep:
             gradients: The gradients, by value.
             states: States of the stores before.
             changes: Changes of the strip.
-            fresh: Images to which only this sweep has added so far.
+            fresh: Images of whose gradients the stores are uninitialised.
         """
         after = {}
         for v, store in self.tensors.stores.d_images.items():
@@ -123,13 +123,14 @@ class StripStep:
                 for p, i in enumerate(node.inputs)
             ]
             read = [
-                self._read(node, p) if p in images else [None] * geometry.axes
+                self._rows_read(node, p) if p in images else [None] * geometry.axes
                 for p in range(len(node.inputs))
             ]
             strip = self._strip(node.output, geometry.part(node.output), read)
-            given = self.tensors.values.prepared.get(node.output)
             if node.op.prepare is None:
                 given = [self.tensors.values.weights[w] for w in node.weights]
+            else:
+                given = self.tensors.values.prepared[node.output]
             values[node.output] = node.op.function(inputs, given, strip)
         return values
 
@@ -141,7 +142,7 @@ class StripStep:
         ]
         return replace(axes[0], others=tuple(axes[1:]))
 
-    def _read(self, node: Node, p: int) -> list[InputRows]:
+    def _rows_read(self, node: Node, p: int) -> list[InputRows]:
         """Return what a node reads of its input `p`, along each axis."""
         names = ("start", "stop", "before", "after")
         numbers = zip(*(self.geometry.along(name, node.output, p) for name in names), strict=True)
@@ -156,7 +157,9 @@ class StripStep:
         value = node.inputs[p]
         if self.sweep.num_reads[value] == 1:
             return values[value]
-        return self._cut(values, value, [(rows.start, rows.stop) for rows in self._read(node, p)])
+        return self._cut(
+            values, value, [(rows.start, rows.stop) for rows in self._rows_read(node, p)]
+        )
 
     def _cut(self, values: dict[int, tf.Tensor], value: int, part: list[Interval]) -> tf.Tensor:
         """Return a part of an image of the strip; a copy if the image is memory of a store."""
@@ -164,7 +167,7 @@ class StripStep:
         firsts = self.geometry.along("start", value)
         pairs = zip(part, firsts, strict=True)
         parts = [(start - first, stop - start) for (start, stop), first in pairs]
-        return take(values[value], parts, copy=store is not None and store.in_place)
+        return take(values[value], parts, copy=store is not None and store.needs_copy)
 
     def owned(self, values: dict[int, tf.Tensor]) -> dict[int, tf.Tensor]:
         """Return the rows that the strip owns of every image that is stored or reduced."""

@@ -1,7 +1,7 @@
 """Runs one sweep over its strips, forward or backward, in one loop per device.
 
 With several devices, each has consecutive strips, and copies of the weights and partial sums; the sums are added up
-once the sweep has ended. Stores are in host memory, which all devices share.
+once the sweep has ended. Their stores are in host memory, which all devices share.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def forward(traced: TracedSweep, tensors: SweepTensors) -> tuple[Any, Structure]
         prepared = sweep_preparation.prepare(sweep, tensors.values)
     tensors = tensors._replace(values=tensors.values._replace(prepared=prepared))
 
-    def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, sums: Structure) -> _Strip:
+    def body(
+        strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, sums: Structure
+    ) -> _StripResult:
         step = strips.step(i)
         tiles, *_ = strips.in_turn(step.read())
         with tf.device(strips.device):
@@ -70,12 +72,12 @@ def forward(traced: TracedSweep, tensors: SweepTensors) -> tuple[Any, Structure]
             partials = step.merge(owned, sums[0])
         changes = strips.changes(i, before)
         states = step.write({v: owned[v] for v in targets}, sums[1], changes)
-        return _Strip(changes.make(), (partials, states), [*owned.values()])
+        return _StripResult(changes.make(), (partials, states), [*owned.values()])
 
     def join(a: Structure, b: Structure) -> Structure:
         return _merged(sweep, a[0], b[0]), a[1]  # no images stay on the device if there are several
 
-    with placed(devices[0]):  # not copied there
+    with placed(devices[0]):  # created on the device, not copied there
         start = _initial_sums(traced, tensors), {v: store.state for v, store in targets.items()}
     if any(isinstance(store, Sink) for store in targets.values()):
         traced = traced._replace(devices=devices[:1])  # a sink receives rows in their order
@@ -99,7 +101,7 @@ class Backward:
     """Options of `backward`; values and weights by position in the sweep.
 
     Args:
-        fresh: Images whose gradient no sweep has added to before: its store contains anything.
+        fresh: Images of whose gradients the stores are uninitialised.
         fused: Whether the forward runs in the same pass (`Reduce.fused`).
         learned: Values that need a gradient.
         trained: Weights that need a gradient.
@@ -130,7 +132,9 @@ def backward(
     tensors = tensors._replace(values=tensors.values._replace(prepared=preparation.tensors))
     sources_of = preparation.sources_of
 
-    def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, sums: Structure) -> _Strip:
+    def body(
+        strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, sums: Structure
+    ) -> _StripResult:
         step = strips.step(i)
         tiles, written, cotangents = strips.in_turn(step.read())
         with tf.device(strips.device):
@@ -146,13 +150,13 @@ def backward(
         changes = strips.changes(i, before)
         states = step.add(d_tiles, sums[1], changes, options.fresh)
         computed = [*d_tiles.values(), *autodiff.floats(d_others)]
-        return _Strip(changes.make(), (totals, states, partials), computed)
+        return _StripResult(changes.make(), (totals, states, partials), computed)
 
     def join(a: Structure, b: Structure) -> Structure:
         partials = _merged(sweep, a[2], b[2]) if options.fused else []
         return autodiff.add(a[0], b[0]), a[1], partials
 
-    with placed(devices[0]):  # not copied there
+    with placed(devices[0]):  # created on the device, not copied there
         sources = sources_of(tensors.values)
         zeros = tf.nest.map_structure(autodiff.zero_sum, sources)
         partials = _initial_sums(traced, tensors) if options.fused else []
@@ -183,7 +187,7 @@ def fold(traced: TracedSweep, tensors: SweepTensors) -> Any:
     """
     ((value, gradient),) = tensors.stores.d_written.items()
 
-    def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, _: Structure) -> _Strip:
+    def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, _: Structure) -> _StripResult:
         step = strips.step(i)
         _, images, gradients = strips.in_turn(step.read())
         with tf.device(strips.device):
@@ -191,7 +195,7 @@ def fold(traced: TracedSweep, tensors: SweepTensors) -> Any:
             summed = tf.add_n([gradients[value], *(each[value] for each in pulled)])
         changes = strips.changes(i, before)
         gradient.write(changes, step.part(value, own=True), summed)
-        return _Strip(changes.make(), (), [summed])
+        return _StripResult(changes.make(), (), [summed])
 
     return _loop(traced, tensors, body, (), lambda a, b: a)[0]
 
@@ -219,7 +223,7 @@ class _DeviceStrips:
     turn: tf.Tensor | None = None
 
     def step(self, index: tf.Tensor) -> StripStep:
-        """Return a strip, whose files of the strip that is requested when it ends are read ahead."""
+        """Return a strip. It reads files ahead for the strip that begins when it ends."""
 
         def ahead(value: int) -> list[Interval]:
             following = index + self.at_once
@@ -243,7 +247,7 @@ class _DeviceStrips:
             return tf.nest.map_structure(tf.identity, tiles)
 
 
-class _Strip(NamedTuple):
+class _StripResult(NamedTuple):
     """Results of the body of a loop for a strip.
 
     Args:
@@ -257,7 +261,7 @@ class _Strip(NamedTuple):
     computed: list[tf.Tensor]
 
 
-Body = Callable[[_DeviceStrips, tf.Tensor, tf.Tensor, Structure], _Strip]
+Body = Callable[[_DeviceStrips, tf.Tensor, tf.Tensor, Structure], _StripResult]
 """Function of the strips of a device, the index of a strip, the changes of the previous one, and sums."""
 
 
@@ -272,7 +276,7 @@ def _loop(
 
     Two strips at once fill the cores: one is read, written or in the tail of a convolution while the other computes
     (ResNet-50: a tenth less time). An accelerator computes one after the other, as its kernels run anyway, while others
-    are copied: a copy that is requested early waits for few kernels. Changes of stores are made in order.
+    are copied: a copy that is requested early waits for few kernels. Each device makes its changes in order.
 
     Args:
         traced: The sweep.

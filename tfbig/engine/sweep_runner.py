@@ -25,7 +25,7 @@ from tfbig.stores.device_store import StripImage
 from tfbig.stores.host_store import HostImage
 from tfbig.stores.image_store import GradientStore, StripTarget
 from tfbig.stores.sinks import Sink
-from tfbig.stores.tiled_store import ActiveSums
+from tfbig.stores.tiled_store import TiledGradient
 from tfbig.units import ceil_div
 
 
@@ -34,7 +34,7 @@ class SweepRunner:
 
     Args:
         calls: Calls of its sweeps.
-        stores: Stores of its images.
+        stores: Allocates the stores of its images.
         chunk_bytes: Bytes of an image whose statistics are folded at a time.
     """
 
@@ -44,7 +44,7 @@ class SweepRunner:
         self.chunk_bytes = chunk_bytes
 
     def run(self, passes: Iterable[Pass], state: StepState) -> None:
-        """Run passes in order: change `images`, `wholes`, `d_images`, `d_wholes` and `d_weights` of the state."""
+        """Run passes in order: change `images`, `wholes`, their gradients, `d_weights` and `done` of the state."""
         methods = {
             Kind.FORWARD: self._forward,
             Kind.REPLAY: self._replay,
@@ -94,7 +94,7 @@ class SweepRunner:
         """Return the gradient of a result that is an image, in a store if it is changed."""
         if state.layout.skips:
             (store,) = self.stores.gradients(state, [value]).values()
-            assert isinstance(store, ActiveSums)
+            assert isinstance(store, TiledGradient)
             return store.add_image(cotangent)
         if value in state.layout.kept:
             return StripImage(cotangent)
@@ -110,7 +110,7 @@ class SweepRunner:
         self._fill(sweep, state, f"replay before {sweep.index + 1}/{len(state.sweeps)}")
 
     def _both(self, sweep: Sweep, state: StepState) -> None:
-        partials = self._run(sweep, state, _label(sweep, state), set(), fused=True)
+        partials = self._run_backward(sweep, state, _label(sweep, state), set(), fused=True)
         with self.calls.on_accelerator():
             state.finish_reductions(sweep, partials)
 
@@ -122,7 +122,7 @@ class SweepRunner:
         label = _label(sweep, state)
         rest = self._fold(sweep, state, label)
         needed = _reduced(rest, state) - _reduced(sweep.without(rest.nodes), state)
-        self._run(rest, state, label, needed, fused=False)
+        self._run_backward(rest, state, label, needed, fused=False)
 
     def _fill(self, sweep: Sweep, state: StepState, label: str) -> list[Structure]:
         """Store the images that a sweep writes, and return the partial sums of its reductions."""
@@ -140,7 +140,7 @@ class SweepRunner:
         }
         return partials
 
-    def _run(
+    def _run_backward(
         self, sweep: Sweep, state: StepState, label: str, needed: set[int], fused: bool
     ) -> list[Structure]:
         """Run a sweep backward and return the partial sums of its reductions, if it is fused.
@@ -181,7 +181,7 @@ class SweepRunner:
         return partials
 
     def _allocate_gradients(self, values: list[int], state: StepState, axes: int) -> list[int]:
-        """Allocate gradients of the images that have none yet, and return those that contain anything.
+        """Allocate gradients of the images that have none yet, and return those that are left uninitialised.
 
         Args:
             values: The images.
@@ -192,12 +192,12 @@ class SweepRunner:
         stores = self.stores.gradients(state, fresh)
         state.d_images |= stores
         if axes == 1 and len(self.calls.devices) == 1:
-            return [v for v in fresh if not isinstance(stores[v], ActiveSums)]
+            return [v for v in fresh if not isinstance(stores[v], TiledGradient)]
         # Rows are not complete in order.
         filled = {v: store for v, store in stores.items() if isinstance(store, HostImage)}
         zeros = host_store.zero([store.array for store in filled.values()], state.done)
         state.d_images |= {v: HostImage(array) for v, array in zip(filled, zeros, strict=True)}
-        return [v for v in fresh if not isinstance(stores[v], HostImage | ActiveSums)]
+        return [v for v in fresh if not isinstance(stores[v], HostImage | TiledGradient)]
 
     def _fold(self, sweep: Sweep, state: StepState, label: str) -> Sweep:
         """Add the gradients of statistics to those of stored images, and return the sweep without these reductions."""
@@ -237,7 +237,7 @@ class SweepRunner:
         state.d_images[value] = state.d_images[value].after(state.done)
 
     def _chunks(self, value: int, state: StepState) -> tf.Tensor:
-        """Return the first row and the one after the last of parts of an image, `[parts, 2]` int32."""
+        """Return the geometry of parts of an image for `_fold_one`: first row and end, `[parts, 2]`."""
         shape, rows = state.geometry.shapes[value], state.geometry.extents[value, 0]
         size = tf.as_dtype(self.stores.prepared.stored_dtype(value)).size
         row_bytes = tf.reduce_prod(shape) // shape[1] * size

@@ -28,7 +28,7 @@ class StepState:
         weights: One tensor per entry of `Graph.weights`.
         trained: Positions of the weights that need a gradient.
         learned: Value ids that need a gradient.
-        done: Int32 scalar that is computed when the last sweep has ended.
+        done: Int32 scalar that is computed when the latest sweep has ended; before the first, any.
         known_batch: N if it is known while tracing.
         d_images: Stores of gradients, by value id.
         d_wholes: Gradients of whole values, with the structure of `wholes`.

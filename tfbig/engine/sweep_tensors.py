@@ -1,8 +1,8 @@
 """The tensors of one sweep, in three groups, and the geometry of one strip.
 
-What the sweep is, its stores and its values are separate because a sweep treats them differently: the geometry stays
-on the host, stores are images wherever they are, and values are copied to each device that computes strips. Every
-dictionary is keyed by position in the sweep, not by value id.
+They are separate because a sweep treats them differently: its geometry stays on the host, its stores are wherever their
+images are, and its values are copied to each device that computes strips. The dictionaries are keyed by value id until
+`SweepCalls.call`, and by position in the sweep inside a trace.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SweepGeometry(NamedTuple):
         label: Name of the sweep in progress messages.
         before: Int32 scalar that is computed when the previous sweep has ended.
         table: Geometry of the strips or tiles, see `Sweep.tiles`.
-        extents: Size of every image of the sweep.
+        extents: Size of every image of the sweep, by position, with a line for each whole value too.
         batch: N, int32 scalar.
         channels: Number of channels of each observed image, int32 scalars, if a trace serves any numbers.
         copies: How many patterns of background each observed image has, float64 scalars; empty if nothing is skipped.
@@ -65,7 +65,7 @@ class SweepStores(NamedTuple):
         targets: Images that it writes.
         written: Images that it wrote, where its backward pass needs their values.
         d_written: Gradients of the images that it wrote.
-        d_images: Gradients that it adds to, of images that it reads.
+        d_images: Gradients of the images that it reads, to which it adds.
     """
 
     images: dict[int, StripSource]

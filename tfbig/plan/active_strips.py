@@ -54,7 +54,7 @@ class ActiveStrips(Strips):
         active_tiles = self.active_tiles(whole.strips)
         value = self.sweep.observed[0]
         owned = active_tiles.owned_pixels(value) / prod(self.extents[value])
-        starts = ceil_div(STARTS * (active_tiles.number + 1), self.device.count) * len(
+        starts = ceil_div(STARTS * (active_tiles.number + 1), self.limits.count) * len(
             self.sweep.nodes
         )
         exact = round(whole.exact_operations * owned)
@@ -152,7 +152,7 @@ def fastest(strips: Strips, activity: Activity) -> ActiveStrips:
     sweep, extents = strips.sweep, strips.extents
     tiled = ActiveStrips(
         images=strips.images,
-        device=strips.device,
+        limits=strips.limits,
         sweep=sweep,
         training=strips.training,
         learned=strips.learned,

@@ -16,7 +16,7 @@ from tfbig.geometry.windows import Size
 from tfbig.network.graph import Graph, Local, Node, axes_of, output_extent
 from tfbig.plan.cost import bytes_of, operations_of
 from tfbig.plan.plan import Rates
-from tfbig.plan.strip_search import Device, Images, Strips
+from tfbig.plan.strip_search import Images, StripLimits, Strips
 from tfbig.plan.sweeps import Sweep, schedule
 from tfbig.system.budget import DEFAULT_STRIPS
 
@@ -187,8 +187,8 @@ class _Case:
 
     def _predict(self, sweep: Sweep) -> float:
         graph, extents, rates = self.graph, self.extents, self.rates
-        images, device = Images(graph, 1, extents), Device(self.device_bytes)
-        strips = Strips(images, device, sweep, self.training, frozenset(extents))
+        images, limits = Images(graph, 1, extents), StripLimits(self.device_bytes)
+        strips = Strips(images, limits, sweep, self.training, frozenset(extents))
         count = strips.about(LEAST_STRIPS)
         each, times = np.unique(_representatives(count), return_counts=True)
         heights = strips.lengths(0, count, each)

@@ -16,7 +16,7 @@ from tfbig.plan.fixed_bytes import freed_bytes, replay_bytes
 from tfbig.plan.limits import Limits, Projected
 from tfbig.plan.plan import Plan, SweepCost
 from tfbig.plan.prepared_graph import PreparedGraph
-from tfbig.plan.strip_search import Device, Images, Strips
+from tfbig.plan.strip_search import Images, StripLimits, Strips
 from tfbig.plan.sweeps import Layout, Sweep
 from tfbig.units import ceil_div
 
@@ -91,7 +91,7 @@ class Problem:
         """
         prepared, options = self.prepared, self.prepared.options
         rows = self.extents[prepared.first_image][0]
-        device = Device(
+        limits = StripLimits(
             allowed_bytes=device_bytes,
             is_firm=self.limits.firm,
             max_elements=options.max_elements,
@@ -102,7 +102,7 @@ class Problem:
         )
         return Strips(
             self.images,
-            device,
+            limits,
             sweep,
             training=prepared.runs_backward(sweep, self.learned),
             learned=self.learned,

@@ -47,7 +47,7 @@ class Images:
 
 
 @dataclass(frozen=True)
-class Device:
+class StripLimits:
     """What strips may need on the devices that compute them.
 
     Args:
@@ -76,19 +76,20 @@ class Strips:
 
     Args:
         images: The images.
-        device: What the strips may need.
+        limits: What the strips may need.
         sweep: The sweep.
         training: Whether a backward pass of the sweep follows.
         learned: Values that need a gradient.
         fixed: Number of strips, whatever their bytes.
         name: Name of the model, for messages.
-        blocks: Number of parts that the columns, ... are cut into too; none for strips of whole rows.
-        steps: For each observed image, the rows and columns that its parts begin at multiples of. Default: 1.
-        tallest: For each number of strips that was tried, the most rows of each image; the same for all `blocks`.
+        blocks: Numbers of parts that the columns, ... are cut into too; empty for strips of whole rows.
+        steps: For each observed image, numbers of rows and columns: parts begin at multiples of them. Default: 1.
+        tallest: For each number of strips that was tried, the most rows of each image in the first strip, the middle
+            one and the last. It does not depend on `blocks`, whose divisions share it.
     """
 
     images: Images
-    device: Device
+    limits: StripLimits
     sweep: Sweep
     training: bool = False
     learned: frozenset[int] = frozenset()
@@ -125,7 +126,8 @@ class Strips:
             The cost.
 
         Raises:
-            BudgetError: If strips of one row do not fit.
+            BudgetError: If strips, or tiles, of one row do not fit and the limit is firm; or if they are too large for
+                kernels.
         """
         sweep, count = self.sweep, self.fewest or self._smallest()
         pixel_bytes = self.images.pixel_bytes
@@ -143,7 +145,7 @@ class Strips:
             exact,
             recomputed,
             sum(pixels[n.output] * pixel_bytes[n.output] for n in sweep.locals),
-            ceil_div(count * prod(self.blocks), self.device.count) * len(sweep.nodes),
+            ceil_div(count * prod(self.blocks), self.limits.count) * len(sweep.nodes),
             self.blocks,
         )
 
@@ -187,9 +189,9 @@ class Strips:
         smallest, larger = self._working_set(most), self._working_set(few)
         share = (larger - smallest) / (1 / few - 1 / most)
         halo = smallest - share / most
-        if halo >= self.device.allowed_bytes:
+        if halo >= self.limits.allowed_bytes:
             return most
-        return min(max(ceil(share / (self.device.allowed_bytes - halo)), few), most)
+        return min(max(ceil(share / (self.limits.allowed_bytes - halo)), few), most)
 
     @cached_property
     def fewest(self) -> int | None:
@@ -199,7 +201,7 @@ class Strips:
             return max(min(self.fixed, most), 1)
         if not self._fits(most):
             return None
-        least = min(self.device.count, most)
+        least = min(self.limits.count, most)
         if self._fits(least):
             return self._for_all_cores(least, most)
         low, high = min(least + 1, most), most
@@ -214,7 +216,9 @@ class Strips:
         while not self._fits(low, range(low)):
             if low == most:
                 return None
-            low = min(low + max(low // 64, 1), most)  # a strip that `_fits` did not check is larger
+            low = min(
+                low + max(low // 64, 1), most
+            )  # of the three strips that `_fits` checks, none is the largest
         return low
 
     def _for_all_cores(self, count: int, most: int) -> int:
@@ -224,11 +228,11 @@ class Strips:
         0.16 s instead of 0.12 s for each of the last four convolutions of ResNet-18 at 2048 x 2048.
         """
         more = min(count * self.graph.at_once, most)
-        divides = self.training and not self.device.is_accelerator
+        divides = self.training and not self.limits.is_accelerator
         if (
             not divides
             or self.blocks
-            or self.device.max_elements is not None
+            or self.limits.max_elements is not None
             or not self._fits(more)
         ):
             return count
@@ -236,16 +240,16 @@ class Strips:
         return more if operations <= MOST_RECOMPUTED * exact else count
 
     def _fits(self, count: int, chosen: Sequence[int] | None = None) -> bool:
-        if self.device.max_elements is None:
-            if self._working_set(count, chosen) > self.device.allowed_bytes:
+        if self.limits.max_elements is None:
+            if self._working_set(count, chosen) > self.limits.allowed_bytes:
                 return False
             # An element has at least one byte, so a small working set needs no count of elements.
-            few = self.device.allowed_bytes <= KERNEL_ELEMENTS
+            few = self.limits.allowed_bytes <= KERNEL_ELEMENTS
             return few or self._most_elements(count, chosen) <= KERNEL_ELEMENTS
-        return count == self.most or self.device.max_elements >= max(
+        return count == self.most or self.limits.max_elements >= max(
             ceil_div(self.extents[v][0], count)
             * self.batch
-            * self.extents[v][1]
+            * prod(self.extents[v][1:])
             * self.graph.values[v].channels
             for v in self.sweep.reads
         )
@@ -258,15 +262,15 @@ class Strips:
         """
         count = self.most
         self._check_kernels(self._tallest(count))
-        if not self.device.is_firm:
+        if not self.limits.is_firm:
             return count
         least = self._working_set(count, range(count))
-        if self.device.workspace:  # a larger device has a larger one
-            least = device_for(least - self.device.workspace)
+        if self.limits.workspace:  # a larger device has a larger one
+            least = device_for(least - self.limits.workspace)
         need, part = format_bytes(least), "tile" if self.blocks else "strip"
         raise BudgetError(
             f"sweep {self.sweep.index} of '{self.name}' ({layers_of(self.sweep)}): the smallest {part} needs {need} "
-            f"on the device, but {format_bytes(self.device.allowed_bytes)} are allowed. Raise `device` to {need}, or "
+            f"on the device, but {format_bytes(self.limits.allowed_bytes)} are allowed. Raise `device` to {need}, or "
             f"use {self._narrower()}a smaller batch (now {self.batch}).",
             least,
         )
@@ -276,8 +280,8 @@ class Strips:
 
         The default of `chosen` is the first strip, the middle one and the last.
 
-        Counted are the images of a strip, their gradients in training, inputs of the graph twice because the next
-        rows are read ahead, and temporaries of the kernels: four times the largest image in training and where a loss
+        These are the images of a strip, their gradients in training, inputs of the graph twice because the next rows
+        are read ahead, and temporaries of the kernels: four times the largest image in training and where a loss
         and metrics are computed, otherwise once. The loss of a wide output needs that much; other sweeps need less
         (measured by `tests/test_memory.py`), unless the gradients of a convolution need matrices. One accelerator
         computes a single strip at a time; of the others it has what is read and written. The workspace of a kernel is
@@ -290,13 +294,13 @@ class Strips:
         temporaries = max(temporaries, self._matrix_bytes(tiles))
         doubled = self.learned if self.training else ()
         one = sum(b * (2 if v in doubled else 1) for v, b in tiles.items()) + temporaries
-        each = ceil_div(count * prod(self.blocks), self.device.count)
-        if self.device.is_accelerator:
+        each = ceil_div(count * prod(self.blocks), self.limits.count)
+        if self.limits.is_accelerator:
             waiting = min(each, self.graph.in_flight(True)) - 1
-            return one + waiting * self._waiting_bytes(tiles) + self.device.workspace
+            return one + waiting * self._waiting_bytes(tiles) + self.limits.workspace
         if each > self.graph.at_once:  # otherwise no strip is left to read ahead
             one += sum(tiles[v] for v in self.graph.inputs if v in tiles)
-        return one * min(each, self.graph.at_once) + self.device.workspace
+        return one * min(each, self.graph.at_once) + self.limits.workspace
 
     def _tallest(self, count: int, chosen: Sequence[int] | None = None) -> dict[int, int]:
         """Return the most rows of each image in one of the chosen strips."""
@@ -342,7 +346,7 @@ class Strips:
         Args:
             tiles: Bytes of each image of a strip. A matrix holds one image of the batch.
         """
-        if not (self.device.im2col and self.training):
+        if not (self.limits.im2col and self.training):
             return 0
         values, most = self.graph.values, 0
         for node in self.sweep.locals:
@@ -372,7 +376,7 @@ class Strips:
     def _find_tallest(self, counts: Sequence[int]) -> None:
         """Add numbers of strips to `tallest`; many at once take little longer than one.
 
-        Computed are the first strip, the middle one and the last.
+        They are those of the first strip, the middle one and the last.
         """
         missing = np.array([n for n in counts if n not in self.tallest], np.int64)
         if not missing.size:

@@ -52,7 +52,7 @@ class Sweep:
         is_replay: Whether it rematerialises images of earlier sweeps before their backward pass; a replay has no
             backward pass itself.
         axes: Number of spatial axes that images are cut along: 1 for strips of whole rows, 2 for tiles.
-        skips: Whether the sweep skips tiles of background, and computes one pixel of it instead.
+        skips: Whether the sweep skips tiles of background, and computes one pattern of it instead.
         single: Whether there is one strip, whatever the size of the image.
     """
 

@@ -35,7 +35,7 @@ def tiles_of(strips: Strips) -> Strips | None:
             if effort > least:
                 break
             best, least = tiles, effort
-    needed = strips.device.is_firm or strips.sweep.axes > 1
+    needed = strips.limits.is_firm or strips.sweep.axes > 1
     return divisions[-1] if best is None and divisions and needed else best
 
 
@@ -45,7 +45,7 @@ def block_counts(strips: Strips) -> list[int]:
     Args:
         strips: The division into strips.
     """
-    limited = strips.fixed is not None or strips.device.max_elements is not None
+    limited = strips.fixed is not None or strips.limits.max_elements is not None
     if strips.graph.spatial < 2 or limited or not strips.sweep.can_tile:
         return []
     most = min((strips.extents[v][1] for v in strips.sweep.observed), default=1)

@@ -6,7 +6,7 @@ bytes as for one of eight, which is why the numbers are wide. It counts the numb
 tensor, so an image may have more elements than kernels support.
 
 An operation that reads such a tensor must have run before the tensor is changed. Sweeps keep to that: none reads an
-image that it changes.
+image that it changes, and statistics of kept images are not folded.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class DeviceImage(NamedTuple):
     buffer: Buffer
 
     @property
-    def in_place(self) -> bool:
+    def needs_copy(self) -> bool:
         """False: TensorFlow owns what is read."""
         return False
 
     @property
     def state(self) -> tf.Tensor:
-        """The tensor: a change returns it for what is computed later."""
+        """The tensor: what is computed after a change takes the one that it returned."""
         return self.tensor
 
     def with_state(self, state: tf.Tensor) -> Self:
@@ -94,14 +94,14 @@ class DeviceImage(NamedTuple):
             return self.with_state(write(self.tensor, self.buffer, start, stop, rows))
 
     def add(self, changes: Changes, part: StripPart, rows: tf.Tensor) -> Self:
-        """Add rows; those that contain anything are replaced, and those between strips become zero."""
+        """Add rows; uninitialised rows are replaced, or become zero where nothing is added."""
         ((start, stop),) = part.intervals
         with tf.device(part.device):
-            if part.uncovered is None:
+            if part.uninitialised is None:
                 changed = add(self.tensor, self.buffer, start, stop, rows)
             else:
                 interval = start, stop
-                changed = add_first(self.tensor, self.buffer, interval, *part.uncovered, rows)
+                changed = add_first(self.tensor, self.buffer, interval, *part.uninitialised, rows)
         return self.with_state(changed)
 
     def whole(self, dtype: Any, rank: int) -> tf.Tensor:
@@ -113,13 +113,13 @@ class StripImage(NamedTuple):
     """Images on an accelerator that are one strip: the rows that it computes.
 
     Args:
-        rows: `[N, H, W, C]`; a number until they are computed.
+        rows: `[N, H, W, C]`; a scalar in their place until they are computed.
     """
 
     rows: tf.Tensor
 
     @property
-    def in_place(self) -> bool:
+    def needs_copy(self) -> bool:
         """False: TensorFlow owns what is read."""
         return False
 
@@ -155,13 +155,13 @@ class StripImage(NamedTuple):
         return self._replace(rows=rows)
 
     def add(self, changes: Changes, part: StripPart, rows: tf.Tensor) -> Self:
-        """Add rows, of all or the only ones of which something was read."""
+        """Add rows; rows that the strip has not read have the gradient zero."""
         ((start, stop),) = part.intervals
         with tf.device(HOST):
             around = start, part.size[0] - stop
         with tf.device(part.device):
             whole = pad(rows, around, *[(0, 0)] * (rows.shape.rank - 3))
-            return self._replace(rows=whole if part.uncovered else self.rows + whole)
+            return self._replace(rows=whole if part.uninitialised else self.rows + whole)
 
     def whole(self, dtype: Any, rank: int) -> tf.Tensor:
         """Return the whole image."""
@@ -281,7 +281,7 @@ def add_first(
     until: Any,
     rows: tf.Tensor,
 ) -> tf.Tensor:
-    """Add rows in place to an image that contains anything from row `covered` on; rows that are not added become zero.
+    """Add rows in place to an image that is uninitialised from row `covered` on; rows that are not added become zero.
 
     Args:
         image: The tensor; it is changed.

@@ -1,8 +1,8 @@
-"""Stores of whole images in host memory or in the scratch file, written and read by rows.
+"""Arrays in host memory or in the scratch file, and the store of whole images in one.
 
-A store is a tensor `[N, H, W, C]` in memory of `tfbig.stores.page_pool` or `tfbig.stores.file_pool`. It is freed with
-the last reference to the tensor. Inside a loop, TensorFlow copies its own tensors when they change. Stores change in
-place, because TensorFlow passes them to NumPy without a copy.
+The memory of an array is of `tfbig.stores.page_pool` or `tfbig.stores.file_pool`, and is freed with the last reference
+to the tensor. Inside a loop, TensorFlow copies its own tensors when they change. These arrays are changed in place,
+because TensorFlow passes them to NumPy without a copy.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class HostArray(NamedTuple):
     array: tf.Tensor
 
     @property
-    def in_place(self) -> bool:
-        """True: what is read may be memory of the array."""
+    def needs_copy(self) -> bool:
+        """True: whole rows of one image are memory of the array."""
         return True
 
     @property
     def state(self) -> tuple[()]:
-        """`()`: the tensor stays the same."""
+        """`()`: the array is changed in place."""
         return ()
 
     def with_state(self, state: Any) -> Self:
@@ -52,7 +52,7 @@ class HostArray(NamedTuple):
         return self
 
     def after(self, done: tf.Tensor) -> Self:
-        """Return the store for sweeps that read it when the changes of another sweep are `done`."""
+        """Return the store; what reads it waits until `done` is computed."""
         return self._replace(array=after([self.array], done)[0])
 
     def map(self, function: Callable[[tf.Tensor], Any]) -> Self:
@@ -75,13 +75,13 @@ class HostImage(HostArray):
         return self
 
     def add(self, changes: Changes, part: StripPart, rows: tf.Tensor) -> Self:
-        """Add rows, or a tile; rows that contain anything are replaced, and those between strips become zero."""
+        """Add rows, or a tile; uninitialised rows are replaced, or become zero where nothing is added."""
         rows = self._narrow(part, rows)
         if len(part.intervals) > 1:
             changes.request(_add_tile, [self.array, rows, *part.firsts])
         else:
             ((start, stop),) = part.intervals
-            changes.request(_add, [self.array, rows, start, *(part.uncovered or (stop, stop))])
+            changes.request(_add, [self.array, rows, start, *(part.uninitialised or (stop, stop))])
         return self
 
     def whole(self, dtype: Any, rank: int) -> tf.Tensor:
@@ -114,7 +114,7 @@ def allocate(shapes: tf.Tensor, places: tf.Tensor, requests: Sequence[NewStore])
     Args:
         shapes: `[values, axes]` int64: N, sizes of the spatial axes, C.
         places: `[values]` int64: preferred first byte in the pool or file; -1 for any.
-        requests: The stores to create.
+        requests: The arrays to create.
 
     Returns:
         Tensors `[N, H, W, C]`.
@@ -164,13 +164,13 @@ def _wait_until_free(pool: Pool, start: int, size: int) -> None:
 
 
 def copy(image: tf.Tensor) -> tf.Tensor:
-    """Create a store with the content of a tensor.
+    """Create an array with the content of a tensor.
 
     Args:
         image: `[N, H, W, C]`.
 
     Returns:
-        The store.
+        The array.
     """
     shapes, places = tf.shape(image, tf.int64)[None], tf.constant([-1], tf.int64)
     (store,) = allocate(shapes, places, [NewStore(0, image.dtype)])
@@ -218,15 +218,15 @@ def sent(rows: tf.Tensor, device: str | None, in_store: bool = False) -> tf.Tens
     return staged(rows)
 
 
-def zero(images: list[tf.Tensor], after: tf.Tensor) -> list[tf.Tensor]:
-    """Fill stores with zeros when `after` has been computed.
+def zero(images: list[tf.Tensor], done: tf.Tensor) -> list[tf.Tensor]:
+    """Fill arrays with zeros when `done` has been computed.
 
     Args:
-        images: The stores.
-        after: Any tensor.
+        images: The arrays.
+        done: Any tensor.
 
     Returns:
-        The same stores.
+        The same arrays.
     """
 
     def fill(_: np.ndarray, *images: np.ndarray) -> None:
@@ -237,7 +237,7 @@ def zero(images: list[tf.Tensor], after: tf.Tensor) -> list[tf.Tensor]:
             else:
                 file.clear(image)
 
-    filled = callbacks.numpy_function(fill, [after, *images], [])
+    filled = callbacks.numpy_function(fill, [done, *images], [])
     with tf.control_dependencies([filled]):
         return [tf.identity(image) for image in images]
 
@@ -278,7 +278,7 @@ def _add_tile(store: np.ndarray, tile: np.ndarray, *firsts: int) -> None:
 
 
 def _add(store: np.ndarray, rows: np.ndarray, start: int, covered: int, until: int) -> None:
-    """Add rows from `start` on; those from `covered` on contain anything, and those up to `until` sums afterwards."""
+    """Add rows from `start` on; rows from `covered` on are uninitialised, and contain sums up to `until` afterwards."""
     stop = start + rows.shape[1]
     split = min(max(covered, start), stop)
     store[:, covered:start] = 0

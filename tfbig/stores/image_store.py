@@ -1,7 +1,7 @@
-"""Where an image or a gradient is stored between sweeps: what a store does for the strips of a sweep.
+"""What a store of an image, or of its gradient, does for the strips of a sweep: the protocols of all kinds of stores.
 
-A store of another kind is one more class like these. Its tensors are those of the graph that is being traced, and a
-named tuple of tensors is what functions and loops of TensorFlow take.
+The tensors of a store are those of the graph that is being traced. Each store is a named tuple of them, because loops
+and functions of TensorFlow accept nothing else.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class StripPart(NamedTuple):
         shape: Static shape of the part, `[N, rows, ..., C]`.
         dtype: Element type that strips compute with.
         device: Device that computes the strip; None leaves it to TensorFlow.
-        is_background: Whether the part stands for all background of the image, int32 scalar; None if none is skipped.
-        uncovered: Rows that contain anything before the strip adds to the image, and sums afterwards; None if all
-            contain sums.
-        ahead: Function that returns the part that is read next, to begin with it.
+        is_pattern: Whether the part is the pattern of background, int32 scalar; None if no background is skipped.
+        uninitialised: First row to which no strip has added, and the end of the rows that contain sums afterwards; None
+            if the store has been initialised.
+        ahead: Function that returns the part that a strip reads next, so that its files are read early.
     """
 
     intervals: list[Interval]
@@ -37,8 +37,8 @@ class StripPart(NamedTuple):
     shape: list[int | None]
     dtype: Any
     device: str | None = None
-    is_background: tf.Tensor | None = None
-    uncovered: Interval | None = None
+    is_pattern: tf.Tensor | None = None
+    uninitialised: Interval | None = None
     ahead: Callable[[], list[Interval]] | None = None
 
     @property
@@ -52,10 +52,10 @@ class StripPart(NamedTuple):
         return [bound for interval in self.intervals for bound in interval]
 
     @property
-    def stands_for_background(self) -> tf.Tensor:
-        """Whether the part stands for all background of the image, a truth value; of images with tiles."""
-        assert self.is_background is not None
-        return self.is_background > 0
+    def is_the_pattern(self) -> tf.Tensor:
+        """Whether the part is the pattern of background, as a truth value; of images in tiles."""
+        assert self.is_pattern is not None
+        return self.is_pattern > 0
 
     def shaped(self, rows: tf.Tensor) -> tf.Tensor:
         """Return the rows of the part with their static shape, in the dtype that strips compute with."""
@@ -67,8 +67,8 @@ class StripSource(Protocol):
     """Where strips read the parts of an image."""
 
     @property
-    def in_place(self) -> bool:
-        """Whether rows that were read may be memory of the store, which TensorFlow does not own."""
+    def needs_copy(self) -> bool:
+        """Whether parts of what was read must be copied, because it may be memory that TensorFlow does not own."""
 
     def map(self, function: Callable[[tf.Tensor], Any]) -> Self:
         """Return the store with a function applied to the tensor that holds the image."""
@@ -82,10 +82,10 @@ class StripTarget(Protocol):
 
     @property
     def state(self) -> Any:
-        """The tensor that a change replaces; `()` if changes are made in place."""
+        """The tensor that carries changes through a loop; `()` if the order of calls to Python does."""
 
     def with_state(self, state: Any) -> Self:
-        """Return the store with the tensor of `state` after some changes."""
+        """Return the store with the state after some changes."""
 
     def map(self, function: Callable[[tf.Tensor], Any]) -> Self:
         """Return the store with a function applied to the tensor that holds the image."""
@@ -105,14 +105,11 @@ class ImageStore(ImageSource, StripTarget, Protocol):
     """A store of an image."""
 
     def after(self, done: tf.Tensor) -> Self:
-        """Return the store for sweeps that read it when the changes of another sweep are `done`."""
+        """Return the store; what reads it waits until `done` is computed."""
 
 
-class GradientStore(ImageSource, StripTarget, Protocol):
+class GradientStore(ImageStore, Protocol):
     """A store of the gradient of an image."""
-
-    def after(self, done: tf.Tensor) -> Self:
-        """Return the store for sweeps that read it when the changes of another sweep are `done`."""
 
     def add(self, changes: Changes, part: StripPart, rows: tf.Tensor) -> Self:
         """Add a part, and return the store for what is computed after the change."""

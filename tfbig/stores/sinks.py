@@ -1,4 +1,4 @@
-"""Functions that receive whole rows of an image instead of a store."""
+"""Functions that receive an image by whole rows, in place of a store."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class Sink(NamedTuple):
         return self
 
     def write(self, changes: Changes, part: StripPart, rows: tf.Tensor) -> Self:
-        """Pass a part `[1, r, W, C]` to the writer."""
-        is_background = tf.constant(0) if part.is_background is None else part.is_background
+        """Pass a part `[1, r, ..., C]` on; the writer receives it once its rows are complete."""
+        is_pattern = tf.constant(0) if part.is_pattern is None else part.is_pattern
         axes = len(part.size)
 
-        def write(key: int, is_background: int, rows: np.ndarray, *numbers: np.ndarray) -> None:
+        def write(key: int, is_pattern: int, rows: np.ndarray, *numbers: np.ndarray) -> None:
             size, firsts = np.split(np.array(numbers, int), [axes])
             bands = _SINKS[int(key)]
-            bands.write(firsts.tolist(), rows[0], size.tolist(), bool(is_background))
+            bands.write(firsts.tolist(), rows[0], size.tolist(), bool(is_pattern))
 
-        changes.run(write, [self.key, is_background, rows, *part.size, *part.firsts])
+        changes.run(write, [self.key, is_pattern, rows, *part.size, *part.firsts])
         return self

@@ -27,8 +27,8 @@ class _Tiles(HostArray):
         return tf.cast(tf.ensure_shape(image, [None] * rank), dtype)
 
 
-class ActiveTiles(_Tiles):
-    """The tiles of images that are no background."""
+class TiledImage(_Tiles):
+    """Images: the tiles that are not background, and the pattern of the background."""
 
     def read(self, reads: Reads, part: StripPart) -> Callable[[], tf.Tensor]:
         """Request a rectangle."""
@@ -39,19 +39,19 @@ class ActiveTiles(_Tiles):
         """Write a tile, or the pattern."""
         with tf.device(part.device):
             tile = tf.cast(rows, self.array.dtype)
-        changes.request(_write, [self.array, tile, part.is_background, *part.firsts])
+        changes.request(_write, [self.array, tile, part.is_pattern, *part.firsts])
         return self
 
 
-class ActiveSums(_Tiles):
-    """The gradients of the tiles of images that are no background, and the sums of those of the background.
+class TiledGradient(_Tiles):
+    """Gradients of images: those of the tiles that are not background, and the sums of those of the background.
 
     Tiles are zero until something is added. Sums of the background are not rounded to the dtype of the store.
     """
 
     def read(self, reads: Reads, part: StripPart) -> Callable[[], tf.Tensor]:
         """Request a rectangle, or the sums of the background."""
-        inputs = [self.array, part.is_background, *part.bounds]
+        inputs = [self.array, part.is_pattern, *part.bounds]
         tile = reads.request(_read_sums, inputs, self.array.dtype)
 
         def rows() -> tf.Tensor:
@@ -60,7 +60,7 @@ class ActiveSums(_Tiles):
                 return shaped
             with tf.device(part.device):
                 return tf.cond(
-                    part.stands_for_background,
+                    part.is_the_pattern,
                     lambda: part.shaped(self._background_sums(shaped.dtype)),
                     lambda: shaped,
                 )
@@ -103,8 +103,8 @@ class ActiveSums(_Tiles):
         pattern = tf.zeros([0], tile.dtype)
         if tile.dtype != self.array.dtype:
             nothing = tf.zeros([0] * (tile.shape.rank or 0), tile.dtype)
-            pattern = tf.cond(part.stands_for_background, lambda: tile, lambda: nothing)
-        return [self.array, narrow, pattern, part.is_background, *part.firsts]
+            pattern = tf.cond(part.is_the_pattern, lambda: tile, lambda: nothing)
+        return [self.array, narrow, pattern, part.is_pattern, *part.firsts]
 
 
 def allocate(

@@ -1,10 +1,9 @@
 """Calls to Python that copy the parts of one strip from and to stores in host memory.
 
-The caller keeps operations in order through tensors. A change of stores has an argument that is computed when the
-previous one was requested, and returns that of the next one; its number is the key of the sweep, of `begin`. To read
-after a loop, make the store depend on the end of the loop (`after`). Inside a loop, the calls to Python are declared
-stateless: before a stateful call, TensorFlow would end an iteration before the next begins, so that only one strip
-would run at a time.
+A tensor, the token, keeps the changes of a sweep in order: `begin` returns it, each strip passes it through its call,
+and `finish` waits for the copies of all calls. Its number is the key of the sweep. What reads a store afterwards
+depends on the result of `finish` (`after`). Inside a loop, the calls to Python are declared stateless: with stateful
+calls, TensorFlow would finish an iteration before it begins the next, and only one strip would run at a time.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Calls = list[tuple[Callable[..., Any], Sequence[Any]]]
 
 
 class Reads:
-    """What a strip reads from stores in host memory: one call to Python for all of it."""
+    """What a strip reads from stores in host memory: one call to Python for all of them."""
 
     def __init__(self) -> None:
         self._calls: Calls = []
@@ -69,16 +68,16 @@ class Changes:
     """What a strip changes in stores in host memory: one call to Python, which copies in the background, in order.
 
     Args:
-        before: int32 scalar, computed when the previous change was requested.
+        token: int32 scalar, computed when the changes of the previous strip were requested.
         label: Name of the sweep in progress messages.
         index: Index of the strip.
         count: Number of strips.
     """
 
     def __init__(
-        self, before: tf.Tensor, label: tf.Tensor, index: tf.Tensor, count: tf.Tensor
+        self, token: tf.Tensor, label: tf.Tensor, index: tf.Tensor, count: tf.Tensor
     ) -> None:
-        self._before = before
+        self._token = token
         self._strip = label, index, count
         self._calls: Calls = []
 
@@ -99,24 +98,24 @@ class Changes:
             inputs: Tensors.
         """
 
-        def call(before: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
+        def call(token: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
             function(*arrays)
-            return before
+            return token
 
-        self._before = _in_loop(call, [self._before, *inputs])
+        self._token = _in_loop(call, [self._token, *inputs])
 
     def make(self) -> tf.Tensor:
-        """Make the call to Python, which reports progress; return `before` of the next strip."""
+        """Make the call to Python, which reports progress; return the token for the next strip."""
         flat, grouped = _flattened(self._calls)
 
         def call(
-            before: np.ndarray, label: bytes, index: int, count: int, *arrays: np.ndarray
+            token: np.ndarray, label: bytes, index: int, count: int, *arrays: np.ndarray
         ) -> np.ndarray:
-            _submit(before, list(grouped(arrays)))
+            _submit(token, list(grouped(arrays)))
             METER.tick(label.decode(), int(index), int(count))
-            return before
+            return token
 
-        return _in_loop(call, [self._before, *self._strip, *flat])
+        return _in_loop(call, [self._token, *self._strip, *flat])
 
 
 def _flattened(
@@ -145,7 +144,7 @@ def begin(before: tf.Tensor) -> tf.Tensor:
         before: Any tensor, computed first.
 
     Returns:
-        `before` of the first change: the key of the sweep, int32 scalar, as which it is passed on to `finish`.
+        The token for the first strip, int32 scalar: the key of the sweep.
     """
     key = callbacks.numpy_function(lambda _: np.int32(COPIES.begin()), [before], tf.int32)
     return tf.ensure_shape(key, [])
@@ -166,7 +165,7 @@ def finish(done: tf.Tensor) -> tf.Tensor:
     """Wait for all changes of a sweep, and raise the error of one that failed.
 
     Args:
-        done: What the last change returned, computed when all have been requested.
+        done: The token that the last strip returned, computed when all changes have been requested.
 
     Returns:
         The same tensor.
