@@ -83,7 +83,8 @@ class Axis:
         read = np.arange(*self.reads(wanted)) + 0.5
         distance = abs(read - self._centres(np.arange(*wanted))[:, None]) / self._reach
         total = np.cumsum(np.maximum(1 - distance, 0), axis=1)
-        return np.diff(np.rint(total / total[:, -1:] * _ONE), axis=1, prepend=0) / _ONE
+        weights: Weights = np.diff(np.rint(total / total[:, -1:] * _ONE), axis=1, prepend=0) / _ONE
+        return weights
 
     def bands(self, wanted: Range) -> list[Band]:
         """Cut a range of the result into bands."""
@@ -143,7 +144,8 @@ def _high(pixels: RowArray, weights: Weights) -> Weights:
     values[:, :num_columns] = pixels
     products = np.matmul(weights, values.reshape(num_rows, pieces, -1).swapaxes(0, 1))
     high = products.reshape(pieces, -1, width, channels).transpose(3, 1, 0, 2)
-    return high.reshape(channels, len(weights), -1)
+    reshaped: Weights = high.reshape(channels, len(weights), -1)
+    return reshaped
 
 
 def _wide(high: Weights, bands: list[Band]) -> RowArray:

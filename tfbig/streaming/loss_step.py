@@ -82,9 +82,10 @@ def prepare(
     pair = list(programs.labels.prepare(*pair))
     program, goal, before, taken = programs.loss(training, inputs, pair, compiled)
     targets, weights = (labels.flatten(structure) for structure in pair)
+    used: list[objective.Term | objective.Scores] = [*goal.terms, *goal.scores]
     labelled = [
         (each.output, targets[each.target], None if each.weights is None else weights[each.weights])
-        for each in (*goal.terms, *goal.scores)
+        for each in used
     ]
     label_sizes.check(before, reader.name, inputs, labelled)
     tensors = inputs + [[*targets, *weights][i] for i in taken]
