@@ -68,6 +68,7 @@ def test_two_files_of_a_name(tmp_path: Path) -> None:
         slide_folders.file_of(tmp_path, "a", suffixes)
     assert slide_folders.file_of(tmp_path, "b", suffixes) == tmp_path / "b.geojson"
     assert slide_folders.file_of(tmp_path, "c", suffixes) is None
+    assert slide_folders.file_of(tmp_path, "a", suffixes, tmp_path / "a.png") == tmp_path / "a.npy"
 
 
 def test_folders_of_classes(tmp_path: Path) -> None:

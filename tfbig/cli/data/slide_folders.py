@@ -124,13 +124,18 @@ def files_in(folder: Path, suffixes: Collection[str]) -> list[Path]:
     return sorted(file for file in files if file.suffix.lower() in suffixes)
 
 
-def file_of(folder: Path, name: str, suffixes: Sequence[str]) -> Path | None:
+def file_of(
+    folder: Path, name: str, suffixes: Sequence[str], image: Path | None = None
+) -> Path | None:
     """Find the file of a whole name in a folder, `NAME` and a suffix in any case; the first suffix goes before others.
+
+    The file `image`, to which the other one belongs, does not count.
 
     Raises:
         SourceError: There are two.
     """
-    found = [file for file in files_in(folder, suffixes) if title_of(file) == name]
+    files = (file for file in files_in(folder, suffixes) if title_of(file) == name)
+    found = [file for file in files if image is None or file.resolve() != image.resolve()]
     first = [file for file in found if file.suffix.lower() == suffixes[0]]
     return _only(first or found, name)
 
