@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 import zipfile
+from pathlib import Path
 
 import h5py
 import keras
@@ -250,3 +251,17 @@ def test_weights_that_are_not_in_the_file(path, tmp_path):
         packed(path, parts | {"model.weights.h5": (tmp_path / "weights.h5").read_bytes()})
         with cheap(), pytest.raises(SourceError, match=r"model\.keras: has weights that take far"):
             load_model.load(path)
+
+
+def test_weights_for_other_channels(tmp_path: Path) -> None:
+    def network(channels: int) -> keras.Model:
+        image = keras.Input((None, None, channels))
+        return keras.Model(image, keras.layers.Conv2D(2, 3)(image))
+
+    network(3).save(tmp_path / "rgb.keras")
+    with pytest.raises(
+        SourceError,
+        match=r"rgb\.keras: expects images of 3 channels, but those of the data have 1\. Save the image in RGB",
+    ):
+        load_model.load_weights(network(1), tmp_path / "rgb.keras")
+    load_model.load_weights(network(3), tmp_path / "rgb.keras")

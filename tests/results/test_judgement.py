@@ -87,13 +87,14 @@ def test_interval_of_an_accuracy_is_that_of_a_share(tmp_path: Path) -> None:
     assert high == pytest.approx(0.8 + 1.96 * 0.02, abs=0.006)
 
 
-def test_slides_of_a_case_are_drawn_together(tmp_path: Path) -> None:
+@pytest.mark.parametrize("column", ["case_id", "patient"])
+def test_slides_of_a_case_are_drawn_together(tmp_path: Path, column: str) -> None:
     """Four equal slides of each case: the interval is that of a quarter as many samples, twice as wide."""
     labels = np.arange(400) // 4 % 2
     right = np.where(np.arange(400) // 4 % 5 > 0, labels, 1 - labels)
     probabilities = np.eye(2)[right] * 0.8 + 0.1
     of_slides = judgement.intervals([predictions(tmp_path, labels.tolist(), probabilities)])
-    rows = [{"slide_id": f"s{n}", "case_id": f"p{n // 4}", "path": ""} for n in range(400)]
+    rows = [{"slide_id": f"s{n}", column: f"p{n // 4}", "path": ""} for n in range(400)]
     run_folder.write_csv(tmp_path / "slides.csv", rows)
     of_cases = judgement.intervals([judgement.read(tmp_path)])
     widths = [high - low for low, high in (of_slides["test_accuracy"], of_cases["test_accuracy"])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import os
 import sys
@@ -17,12 +18,13 @@ from typing import Any, Final
 import keras
 
 from tfbig import SourceError
+from tfbig.cli import messages
 from tfbig.errors import reason_of
 from tfbig.results import run_folder
 from tfbig.sources import trial
 from tfbig.sources.untrusted import check_size
 from tfbig.streaming.twin_model import TwinModel
-from tfbig.units import format_bytes
+from tfbig.units import counted, format_bytes
 
 MAX_CONFIG_BYTES: Final = 2**22
 """Largest accepted configuration of a model; one of a thousand layers has 2**20."""
@@ -169,8 +171,10 @@ def load_weights(model: Any, path: str | Path) -> None:
     file = Path(path)
     check_file(file)
     _check_parts(file)
-    if file.suffix == ".keras" and (damage := _damage(file)):
-        raise SourceError(f"{path}: is damaged: {damage}. Copy or save the file again.")
+    if file.suffix == ".keras":
+        if damage := _damage(file):
+            raise SourceError(f"{path}: is damaged: {damage}. Copy or save the file again.")
+        _check_channels(model, file)
     try:
         with warnings.catch_warnings():
             # the layers of a container that Keras skips would keep random weights
@@ -182,6 +186,34 @@ def load_weights(model: Any, path: str | Path) -> None:
             f"{path}: its weights cannot be loaded ({type(error).__name__}: {reason}). The file is damaged, or belongs "
             "to another network. Use weights of the same network."
         ) from error
+
+
+def _check_channels(model: Any, path: Path) -> None:
+    """Check that a model, built for the images of the data, has as many input channels as the one in a file.
+
+    Raises:
+        SourceError: It has another number.
+    """
+    inputs, expected = getattr(model, "inputs", None), _channels_of(path)
+    found = inputs[0].shape[-1] if inputs else None
+    if found is not None and expected is not None and found != expected:
+        raise SourceError(
+            f"{path}: expects images of {counted(expected, 'channel')}, but those of the data have {found}. "
+            f"{messages.other_channels(found, expected)}"
+        )
+
+
+def _channels_of(path: Path) -> int | None:
+    """The channels of the first input of the functional model in a file; None for other models."""
+    with (
+        suppress(ValueError, KeyError, TypeError, IndexError, AttributeError),
+        zipfile.ZipFile(path) as archive,
+    ):
+        layers = json.loads(archive.read("config.json"))["config"].get("layers", [])
+        inputs = (each["config"] for each in layers if each["class_name"] == "InputLayer")
+        length = next(inputs, {"batch_shape": [None]})["batch_shape"][-1]
+        return length if isinstance(length, int) else None
+    return None
 
 
 def _reason(error: Exception) -> str:

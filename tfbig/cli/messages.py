@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tfbig.errors import Advice, SourceError
+from tfbig.units import counted
 
 _ADVICE = {
     Advice.PIXEL_SIZE: "Use --slide-mpp {mpp}, or --mpp-of FILE, a CSV with columns wsi,mpp, or --level 0 instead of "
@@ -40,6 +41,15 @@ def in_flags(error: Exception, command: str) -> str:
     for pattern, flag in (*_FLAGS, (r" or store='(\w+)'", _STORES.get(command, ""))):
         text = re.sub(pattern, flag, text)
     return text
+
+
+def other_channels(found: int, expected: int) -> str:
+    """Say what to do about images of other channels than those that a network was trained on."""
+    if (found, expected) == (1, 3):
+        return "Save the image in RGB, with the gray values in all three channels, or use a network for gray images."
+    if found > expected:
+        return f"Choose {counted(expected, 'channel')} with --channels."
+    return f"Use images of {counted(expected, 'channel')}, or a network for {found}."
 
 
 def uncertain_tissue(agreement: float, advice: str) -> str:

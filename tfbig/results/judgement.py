@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tfbig.metrics import roc
 from tfbig.metrics.confusion import OVERLAPS, kappa_terms
 from tfbig.results import run_folder, shown
+from tfbig.sources import table
 from tfbig.survival import concordance
 
 Floats = npt.NDArray[np.float64]
@@ -129,8 +130,9 @@ def _cases(rows: Rows, folder: Path) -> tuple[str, ...]:
     """The case of each row."""
     case_of: dict[str, str] = {}
     for row in run_folder.read_rows(folder / run_folder.SLIDES):
-        if (case := row.get("case_id")) and "slide_id" in row:  # volumes are named by their case
-            case_of |= {row["slide_id"]: case, Path(row.get("path", "")).name: case}
+        if case := table.case_of(row):
+            named = [row[key] for key in ("slide_id", *_ITEMS) if key in row]
+            case_of |= dict.fromkeys((*named, Path(row.get("path", "")).name), case)
     names = [next((row[key] for key in _ITEMS if key in row), str(n)) for n, row in enumerate(rows)]
     return tuple(
         row.get("case") or case_of.get(name, name) for row, name in zip(rows, names, strict=True)

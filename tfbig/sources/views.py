@@ -8,13 +8,12 @@ from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from tfbig.errors import SourceError
 from tfbig.geometry import cells
 from tfbig.geometry.background import Background
 from tfbig.geometry.windows import Interval
-from tfbig.sources import boxes
+from tfbig.sources import bilinear, boxes
 from tfbig.sources.arrays import from_array
 from tfbig.sources.background import SMALLEST, colour_of
 from tfbig.sources.resolution import Mpp
@@ -26,8 +25,6 @@ _BLOCK_BYTES: Final = 2**25
 """Bytes of an image that are scaled at once."""
 _FINER: Final = 4
 """How much smaller than scaled ones cells are, if these are not too many: the filter reaches beyond their borders."""
-_LARGEST_SCALE: Final = 1024
-"""Scale up to which Pillow keeps areas of one colour exactly: it rounds each weight of its filter to 22 bits."""
 _LOWEST_BAND: Final = 8
 """Fewest rows of a scaled band of full width; if fewer fit, square blocks read fewer rows twice."""
 
@@ -253,10 +250,10 @@ class Padded(View):
 
 @final
 class Scaled(View):
-    """An image resized with Pillow's bilinear filter, which widens when it shrinks an image.
+    """An image resized with a bilinear filter, which widens when it shrinks an image, as in Pillow.
 
-    A window reads only the pixels it needs. It equals the same window of the whole image to within
-    one grey level, because Pillow rounds the weights of its filter.
+    A window reads only the pixels it needs, and equals the same window of the whole image bitwise. Pillow also rounds
+    between rows and columns, so its pixels may differ by one grey level.
 
     Args:
         source: Image of uint8.
@@ -279,9 +276,8 @@ class Scaled(View):
             )
         name = f"{source.name} as {shape[0]} x {shape[1]}"
         super().__init__(source, (*shape, source.shape[2]), source.dtype, name)
-        rows, columns = (n / m for n, m in zip(source.shape[:2], shape, strict=True))
-        self._scale = rows, columns
-        self.mpp = scaled_mpp(source.mpp, self._scale)
+        self._rows, self._columns = map(bilinear.Axis, source.shape[:2], shape)
+        self.mpp = scaled_mpp(source.mpp, (self._rows.scale, self._columns.scale))
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         out = np.empty((stop - start, right - left, self.shape[2]), self.dtype)
@@ -295,7 +291,7 @@ class Scaled(View):
 
     def _block_shape(self, num_columns: int) -> tuple[int, int]:
         """Choose rows and columns of the result that are computed at once, bands if these are not too low."""
-        bytes_per_pixel = self.shape[2] * self._scale[0] * self._scale[1]
+        bytes_per_pixel = self.shape[2] * self._rows.scale * self._columns.scale
         rows = int(_BLOCK_BYTES / (bytes_per_pixel * num_columns))
         if rows >= _LOWEST_BAND:
             return rows, num_columns
@@ -303,51 +299,32 @@ class Scaled(View):
         return side, side
 
     def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
-        return self._inner.colour(*self._source_window((start, stop), (left, right)))
+        return self._inner.colour(
+            self._rows.reads((start, stop)), self._columns.reads((left, right))
+        )
 
     def _find_background(self) -> Background | None:
         background, shape = self._inner.background, self.shape[:2]
-        if background is None or max(self._scale) > _LARGEST_SCALE:
+        if background is None:
             return None
-        side = cells.power_of_two(background.cell / max(self._scale))
+        side = cells.power_of_two(background.cell / max(self._rows.scale, self._columns.scale))
         fine = cells.side_of_cells(shape, max(side // _FINER, 1), cells.FEWER_CELLS)
         cell = min(fine, cells.side_of_cells(shape, side))
         rows, columns = (
-            _source_intervals(cells.intervals(size, cell), extent, scale)
-            for size, extent, scale in zip(shape, self._inner.shape, self._scale, strict=False)
+            axis.support(cells.intervals(axis.size, cell)) for axis in (self._rows, self._columns)
         )
         return Background(background.touches(rows, columns), cell)
 
-    def _source_window(
-        self, rows: tuple[int, int], columns: tuple[int, int]
-    ) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The rows and columns of the image on which a rectangle of the result depends."""
-        down, across = self._scale
-        height, width = self._inner.shape[:2]
-        return _source_range(rows, height, down), _source_range(columns, width, across)
-
     def _block(self, rows: tuple[int, int], columns: tuple[int, int]) -> RowArray:
         """Compute a rectangle of the result at once; one of a single colour is not computed."""
-        (above, below), (before, after) = self._source_window(rows, columns)
-        colour = self._inner.colour((above, below), (before, after))
+        window = self._rows.reads(rows), self._columns.reads(columns)
+        colour = self._inner.colour(*window)
         if colour is not None:
             return np.broadcast_to(
                 colour, (rows[1] - rows[0], columns[1] - columns[0], len(colour))
             )
-        part = self._inner.read_window((above, below), (before, after))
-        size = columns[1] - columns[0], rows[1] - rows[0]
-        down, across = self._scale
-        box = (
-            columns[0] * across - before,
-            rows[0] * down - above,
-            min(columns[1] * across - before, part.shape[1]),  # Pillow refuses what rounding adds
-            min(rows[1] * down - above, part.shape[0]),
-        )
-        channels = [
-            np.asarray(Image.fromarray(part[..., c]).resize(size, Image.Resampling.BILINEAR, box))
-            for c in range(part.shape[2])
-        ]
-        return np.stack(channels, axis=-1)
+        part = self._inner.read_window(*window)
+        return bilinear.scaled(part, self._rows, self._columns, rows, columns)
 
 
 @final
@@ -427,19 +404,6 @@ class Channels(Pointwise):
 
     def _convert(self, pixels: RowArray) -> RowArray:
         return np.ascontiguousarray(pixels[..., self._chosen])
-
-
-def _source_range(window: tuple[int, int], extent: int, scale: float) -> tuple[int, int]:
-    """The pixels to read along one axis."""
-    start, stop = _source_intervals(Interval(*window), extent, scale)
-    return int(start), int(stop)
-
-
-def _source_intervals(windows: Interval, extent: int, scale: float) -> Interval:
-    """The pixels that windows need: the filter reaches one pixel of the coarser image to each side."""
-    margin = max(scale, 1.0) + 1
-    first, last = (windows.start + 0.5) * scale - margin, (windows.stop - 0.5) * scale + margin
-    return Interval(np.floor(first).astype(int), np.ceil(last).astype(int)).clip(extent)
 
 
 def scaled_mpp(mpp: Mpp | None, steps: tuple[float, float]) -> Mpp | None:

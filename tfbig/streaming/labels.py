@@ -12,6 +12,8 @@ from tfbig.engine import read_ahead
 from tfbig.network import objective
 
 map_structure = keras.tree.map_structure
+MASK_RANK = 3
+"""Least number of axes of labels that are images, `[N, rows, C]`."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,17 @@ class Labels:
             sample_weight = map_structure(lambda t: self.dense(t, 1), sample_weight)
         return y, sample_weight
 
+    def of_outputs(self, y: Any, sample_weight: Any) -> Any:
+        """Return sample weights for losses that Keras computes: those of masks for each pixel.
+
+        Args:
+            y: Structure of targets as tensors.
+            sample_weight: Structure of sample weights as tensors, or None.
+        """
+        if sample_weight is None or y is None:
+            return sample_weight
+        return of_pixels(sample_weight, map_structure(self._pixels, y))
+
     def _pixels(self, target: Any) -> tf.Tensor:
         """Add a channel axis to labels without one."""
         tensor = tf.convert_to_tensor(target)
@@ -117,21 +130,26 @@ class Labels:
 
 
 def of_pixels(weights: Any, targets: Any) -> Any:
-    """Return sample weights `[N, ..., 1]` for every pixel of targets `[N, ..., C]`.
+    """Return sample weights `[N, ..., 1]` for every pixel of targets `[N, ..., C]`, each of the size of its target.
 
     Args:
-        weights: Structure of sample weights `[N]` or `[N, ..., 1]`; one may be for several targets.
+        weights: Structure of sample weights `[N]` or `[N, ..., 1]`; one may be for several targets, as in Keras.
         targets: Structure of targets.
     """
-    first = keras.tree.flatten(targets)[0]
+    each, flat = keras.tree.flatten(weights), keras.tree.flatten(targets)
+    if len(each) == 1:
+        expanded = [_of_target(each[0], target) for target in flat]
+        return keras.tree.pack_sequence_as(targets, expanded)
+    pairs = zip(each, flat, strict=False)
+    return keras.tree.pack_sequence_as(weights, [_of_target(*pair) for pair in pairs])
 
-    def expand(weight: tf.Tensor) -> tf.Tensor:
-        if weight.shape.rank != 1:
-            return weight
-        of_images = tf.reshape(weight, [-1, *[1] * (first.shape.rank - 1)])
-        return of_images * tf.ones_like(first[..., :1], weight.dtype)
 
-    return map_structure(expand, weights)
+def _of_target(weight: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    """Return sample weights of the size of a target."""
+    if weight.shape.rank != 1 or target.shape.rank is None or target.shape.rank < MASK_RANK:
+        return weight
+    of_images = tf.reshape(weight, [-1, *[1] * (target.shape.rank - 1)])
+    return of_images * tf.ones_like(target[..., :1], weight.dtype)
 
 
 def flatten(structure: Any) -> list[Any]:

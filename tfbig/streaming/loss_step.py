@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfbig.engine.bound_program import BoundProgram, Results
 from tfbig.network import objective
-from tfbig.streaming import labels
+from tfbig.streaming import label_sizes, labels
 from tfbig.streaming.model_inputs import ModelInputs
 from tfbig.streaming.program_cache import Compiled, Programs
 
@@ -73,10 +73,20 @@ def prepare(
         compiled: What `compile` has set.
         data: `(x, y)` or `(x, y, sample_weight)`.
         training: Whether to compute a training step.
+
+    Raises:
+        ValueError: Targets or sample weights have another size than their output.
     """
     x, *pair = keras.utils.unpack_x_y_sample_weight(data)
     inputs = reader.read(x)
     pair = list(programs.labels.prepare(*pair))
-    program, goal, taken = programs.loss(training, inputs, pair, compiled)
-    flat = [t for structure in pair for t in labels.flatten(structure)]
-    return LossStep(program, inputs + [flat[i] for i in taken], goal, len(inputs))
+    program, goal, before, taken = programs.loss(training, inputs, pair, compiled)
+    targets, weights = (labels.flatten(structure) for structure in pair)
+    used: list[objective.Term | objective.Scores] = [*goal.terms, *goal.scores]
+    labelled = [
+        (each.output, targets[each.target], None if each.weights is None else weights[each.weights])
+        for each in used
+    ]
+    label_sizes.check(before, reader.name, inputs, labelled)
+    tensors = inputs + [[*targets, *weights][i] for i in taken]
+    return LossStep(program, tensors, goal, len(inputs))

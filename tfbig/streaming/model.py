@@ -19,7 +19,7 @@ from tfbig.errors import UnsupportedLayerError
 from tfbig.network import front_and_rest, user_code
 from tfbig.network.graph import Graph
 from tfbig.plan.plan import Plan
-from tfbig.streaming import gradient_step, labels, loss_step, prediction, trackers
+from tfbig.streaming import gradient_step, label_sizes, labels, loss_step, prediction, trackers
 from tfbig.streaming.class_weights import ClassWeights
 from tfbig.streaming.loss_step import LossStep
 from tfbig.streaming.model_inputs import ModelInputs
@@ -416,7 +416,9 @@ class StreamedModel(ClassWeights, TwinModel):
         if step_function != self.predict_step:
             if self.spatial:
                 return self._loss_step(data, training)
-            trackers.build(self, self._inputs_reader, self._with_labels(data))
+            labelled = self._with_labels(data)
+            self._check_sizes(labelled, training)
+            trackers.build(self, self._inputs_reader, labelled)
         return self._forward(keras.utils.unpack_x_y_sample_weight(data)[0], training)
 
     def _plainly(self, step: LossStep, training: bool) -> AbstractContextManager[None]:
@@ -449,8 +451,23 @@ class StreamedModel(ClassWeights, TwinModel):
     def _dense(self, data: Any) -> Any:
         """Return data with targets and sample weights as tensors, for losses that Keras computes."""
         outputs = keras_internals.output_structure(self._functional_twin)
-        loss = keras_internals.compiled_loss(self)
-        return self._programs.labels.dense_data(data, loss, outputs)
+        loss, labels_of = keras_internals.compiled_loss(self), self._programs.labels
+        dense = labels_of.dense_data(data, loss, outputs)
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(dense)
+        return keras.utils.pack_x_y_sample_weight(x, y, labels_of.of_outputs(y, sample_weight))
+
+    def _check_sizes(self, data: Any, training: bool) -> None:
+        """Check targets and sample weights of losses that Keras computes, see `tfbig.streaming.label_sizes`."""
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        outputs = keras_internals.output_structure(self._functional_twin)
+        if self._split is not None or y is None or not _same(outputs, y):
+            return
+        flat, given = keras.tree.flatten(y), labels.flatten(weights)
+        given = given * len(flat) if len(given) == 1 else given or [None] * len(flat)
+        forward = self._forward(x, training)
+        tensors = [tuple(map(_tensor, pair)) for pair in zip(flat, given, strict=True)]
+        labelled = [(n, *pair) for n, pair in enumerate(tensors)]
+        label_sizes.check(forward.graph, self.name, forward.tensors, labelled)
 
     def _of_pixels(self, step: LossStep, data: Any) -> Any:
         """Return data with tensors as targets, and a sample weight for each pixel, as the losses of Keras expect."""
@@ -534,3 +551,16 @@ def _unchanged(rows: Any) -> Any:
 
 
 __all__ = ["StreamedModel", "stream"]
+
+
+def _same(outputs: Any, labels_of: Any) -> bool:
+    """Return whether labels have the structure of the outputs."""
+    try:
+        keras.tree.assert_same_structure(outputs, labels_of)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def _tensor(values: Any) -> Any:
+    return None if values is None else tf.convert_to_tensor(values)

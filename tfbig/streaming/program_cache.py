@@ -54,11 +54,13 @@ class LossProgram(NamedTuple):
     Args:
         program: The program.
         objective: Its losses and metrics.
+        before: Graph of the model, before losses were added.
         labels: Positions of the labels, flat, that it needs after the inputs.
     """
 
     program: Program
     objective: objective.Objective
+    before: Graph
     labels: list[int]
 
 
@@ -265,9 +267,12 @@ class Programs:
             graph.xla = compiled.xla
             specs = self._output_specs(graph)
             goal = objective.read(compiled.loss, compiled.metrics, specs, targets, weights)
+            inputs, outputs = [*graph.inputs], [*graph.outputs]
+            before = replace(graph, nodes=[*graph.nodes], inputs=inputs, outputs=outputs)
             taken = goal.add_to(graph, labels.flatten(targets), labels.flatten(weights))
             phase_layout.rewrite(graph)
-            return LossProgram(self._program(graph, training), goal, taken)
+            program = self._program(graph, training)
+            return LossProgram(program, goal, before, taken)
 
         return self._cached(key, build)
 

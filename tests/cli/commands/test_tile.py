@@ -25,7 +25,7 @@ def test_folder(slides, tmp_path, capsys, usual_figures):
     flags = ("--out", str(out), "--tile", "64", "--min-tissue", "1.0")
     assert main(["tile", str(slides), *flags]) == 0
     output = capsys.readouterr().out
-    assert "a.tif: 16 tiles of 64 x 64 pixels, 1 x the pixels of level 0, 29.8% tissue" in output
+    assert "a.tif: 16 tiles of 64 x 64 pixels, 1 x the pixels of level 0, 29.9% tissue" in output
     names = {p.name for p in out.iterdir()}
     of_slides = {f"{name}.{suffix}" for name in "ab" for suffix in ("h5", "png", "geojson")}
     assert names == {*of_slides, "tile.yaml", ".lock", ".tfbig-files", *REPORT}

@@ -52,6 +52,25 @@ def test_masks_of_images(tmp_path: Path) -> None:
     assert names_of([*masks.values()], tmp_path) == expected
 
 
+@pytest.mark.parametrize("names", [("masks/a.png", "masks/a.tif"), ("a_mask.png", "a_seg.tif")])
+def test_two_masks_of_an_image(tmp_path: Path, names: tuple[str, str]) -> None:
+    touch(tmp_path, "a.tif", *names)
+    message = rf"{names[0]} and .*{names[1]} both belong to a\.tif; expected one"
+    with pytest.raises(SourceError, match=message):
+        slide_folders.masks_of([tmp_path / "a.tif"], sources.SLIDE_SUFFIXES)
+
+
+def test_two_files_of_a_name(tmp_path: Path) -> None:
+    """Outlines go before masks, so that they are found among the results of a prediction."""
+    touch(tmp_path, "a.png", "a.npy", "b.png", "b.npy", "b.geojson")
+    suffixes = (".geojson", ".png", ".npy")
+    with pytest.raises(SourceError, match=r"a\.npy and .*a\.png both belong to a; expected one"):
+        slide_folders.file_of(tmp_path, "a", suffixes)
+    assert slide_folders.file_of(tmp_path, "b", suffixes) == tmp_path / "b.geojson"
+    assert slide_folders.file_of(tmp_path, "c", suffixes) is None
+    assert slide_folders.file_of(tmp_path, "a", suffixes, tmp_path / "a.png") == tmp_path / "a.npy"
+
+
 def test_folders_of_classes(tmp_path: Path) -> None:
     touch(tmp_path, "red/a.svs", "red/deep/b.svs", "blue/c.tif", "notes/x.txt", ".cache/d.tif")
     found = slide_folders.classes_in(tmp_path)

@@ -1,6 +1,7 @@
 """The resolution of a run: what is asked for is recorded, and training, `--coords` and `tfbig predict` agree on it."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -279,3 +280,10 @@ def test_predict_refuses_flags_that_contradict_coords(
     assert (
         f"s0.h5: holds tiles that were made with --mpp 2, but {name} is" in capsys.readouterr().err
     )
+
+
+def test_two_files_of_tiles_of_a_slide(tmp_path: Path) -> None:
+    for name in ("a.h5", "a_patches.h5"):
+        (tmp_path / name).touch()
+    with pytest.raises(SourceError, match=r"a\.h5 and .*a_patches\.h5 both belong to a\.tif"):
+        tile_coords.file_of(tmp_path, "a.tif")

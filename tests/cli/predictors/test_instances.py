@@ -151,7 +151,16 @@ def test_mistakes_and_no_instances(
 ) -> None:
     np.save(tmp_path / "gray.npy", np.zeros((64, 64), np.uint8))
     assert predicted(identity, tmp_path / "gray.npy", tmp_path / "out") == 3
-    assert "has 1 channel of uint8; the network expects 2 of uint8" in capsys.readouterr().err
+    assert (
+        "has 1 channel of uint8; the network expects 2 of uint8. Use images of 2 channels, or a network for 1."
+        in capsys.readouterr().err
+    )
+    np.save(tmp_path / "more.npy", np.zeros((64, 64, 3), np.uint16))
+    assert predicted(identity, tmp_path / "more.npy", tmp_path / "more") == 3
+    assert (
+        "has 3 channels of uint16; the network expects 2 of uint8. Choose 2 channels with --channels. Use --percentiles"
+        in capsys.readouterr().err
+    )
     stack = np.zeros((4, 64, 64), np.uint8)
     tifffile.imwrite(tmp_path / "s.ome.tif", stack, ome=True, metadata={"axes": "ZYX"})
     assert predicted(identity, tmp_path / "s.ome.tif", tmp_path / "stack") == 3

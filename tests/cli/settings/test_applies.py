@@ -79,3 +79,22 @@ def test_conditions_are_on_flags_and_their_values() -> None:
         for other, accepted in each.only_if.items():
             is_chosen = {*accepted} <= values[other]
             assert is_chosen or isinstance(accepted, Unless), (each.name, other)
+
+
+@pytest.mark.parametrize(
+    ("flag", "given", "condition"),
+    [
+        ("hidden", {"model": "mean"}, "--model abmil or"),
+        ("hidden", {"model": "transmil"}, "--model abmil or"),
+        ("hidden", {"model": "dsmil"}, None),
+        ("tile", {"bags": "folder"}, "--bags slides"),
+        ("tile", {"bags": "features"}, "--bags slides"),
+        ("tile", {"bags": "slides"}, None),
+    ],
+)
+def test_flags_of_bags_without_a_use(
+    flag: str, given: dict[str, Any], condition: str | None
+) -> None:
+    flags = flags_of(TASKS["mil"].settings_class())
+    found = applies.unmet(flag, flags, given)
+    assert (found and condition and str(found).startswith(condition)) or found is condition

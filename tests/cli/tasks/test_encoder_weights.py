@@ -225,8 +225,6 @@ def test_run_of_another_encoder(mil_run, tmp_path, capsys):
         str(mil_run.folder),
         "--encoder",
         "lenet",
-        "--tile",
-        "28",
         "--dry-run",
     )
     assert run_mil(tmp_path / "out", *flags) == 1

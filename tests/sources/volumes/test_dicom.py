@@ -278,3 +278,16 @@ def test_compressed_frames(tmp_path: Path) -> None:
     data.compress(pydicom.uid.RLELossless)
     data.save_as(tmp_path / "x.dcm", enforce_file_format=True)
     np.testing.assert_array_equal(tfbig.open(tmp_path / "x.dcm").read(0, 5)[..., 0], array)
+
+
+@pytest.mark.parametrize("rows", [4, 6])
+def test_rows_that_contradict_the_pixels(rows: int, tmp_path: Path) -> None:
+    """Fewer rows than are stored would be a part of the image."""
+    folder = write_series(tmp_path / "a", samples(shape=(3, 5, 8)))
+    for file in folder.iterdir():
+        data = pydicom.dcmread(file)
+        data.Rows = rows
+        data.save_as(file)
+    message = r"dcm: (holds 80 bytes of pixels; expected 64, 1 x 4 rows x 8|its pixels cannot be)"
+    with pytest.raises(SourceError, match=message):
+        tfbig.open(folder)

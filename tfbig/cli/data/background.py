@@ -181,7 +181,7 @@ class Masking:
         place = Path(self.tissue)
         if place.is_file():
             return place
-        found = slide_folders.file_of(place, slide.title, MASKS)
+        found = slide_folders.file_of(place, slide.title, MASKS, Path(slide.name))
         if found is None:
             alike = names.near(
                 slide.title, (file.name for file in slide_folders.files_in(place, MASKS))

@@ -231,10 +231,10 @@ def load(
 def _saved(slides: Labelled, shown: Sequence[str]) -> tuple[dict[str, Any], ...]:
     """The rows of some splits, as a run saves them."""
     rows = slides.table.rows
-    cases = any(row.get("case_id") for row in rows)
+    cases = [name for name in ("patient", "case_id") if any(row.get(name) for row in rows)]
     return tuple(
         {SLIDE: row[SLIDE], **slides.columns.shown(row, slides.classes), "split": row["split"]}
-        | ({"case_id": row.get("case_id") or ""} if cases else {})
+        | {name: row.get(name) or "" for name in cases}
         | {"path": "" if row["path"] is None else str(row["path"].resolve())}
         for row in rows
         if row["split"] in shown

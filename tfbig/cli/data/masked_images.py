@@ -66,8 +66,9 @@ def load(settings: MaskedSettings, open_row: Callable[[Row, Any], Any] | None = 
         table.check_inside(file for row in table.rows for file in row["files"])
     opener: Callable[[Row, Any], Any] = open_row or _open
     sets = run_data.open_all(table, lambda row: opener(row, settings), settings, "image", "images")
-    names = () if settings.test_only else ("image", "mask", "split")
-    saved = tuple({name: row[name] for name in names} for row in table.rows if names)
+    names = [name for name in ("image", "mask", "split", "patient") if name in table.rows[0]]
+    rows = () if settings.test_only else table.rows
+    saved = tuple({name: row[name] for name in names} for row in rows)
     return Data.of(sets, CLASSES, table=saved)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -124,12 +124,20 @@ def files_in(folder: Path, suffixes: Collection[str]) -> list[Path]:
     return sorted(file for file in files if file.suffix.lower() in suffixes)
 
 
-def file_of(folder: Path, name: str, suffixes: Sequence[str]) -> Path | None:
-    """Find the file of a whole name in a folder, `NAME` and a suffix in any case; the first suffix counts."""
-    found = {
-        file.suffix.lower(): file for file in files_in(folder, suffixes) if title_of(file) == name
-    }
-    return next((found[suffix] for suffix in suffixes if suffix in found), None)
+def file_of(
+    folder: Path, name: str, suffixes: Sequence[str], image: Path | None = None
+) -> Path | None:
+    """Find the file of a whole name in a folder, `NAME` and a suffix in any case; the first suffix goes before others.
+
+    The file `image`, to which the other one belongs, does not count.
+
+    Raises:
+        SourceError: There are two.
+    """
+    files = (file for file in files_in(folder, suffixes) if title_of(file) == name)
+    found = [file for file in files if image is None or file.resolve() != image.resolve()]
+    first = [file for file in found if file.suffix.lower() == suffixes[0]]
+    return _only(first or found, name)
 
 
 def say_unused_masks(
@@ -145,21 +153,38 @@ def say_unused_masks(
 
 
 def masks_of(images: Sequence[Path], suffixes: Collection[str]) -> dict[Path, Path]:
-    """Find the masks of the images that have one: `masks/name.*`, else `name_mask.*`, beside `name.tif`."""
+    """Find the masks of the images that have one: `masks/name.*`, else `name_mask.*`, beside `name.tif`.
+
+    Raises:
+        SourceError: An image has two masks in `masks`, or two beside it.
+    """
     folders = {image.parent for image in images}
-    named = {
-        file.with_name(title_of(file)): file
-        for folder in (*folders, *(folder / MASKS for folder in folders))
-        for file in files_in(folder, suffixes)
-    }
+    named = defaultdict[Path, list[Path]](list)
+    for folder in (*folders, *(folder / MASKS for folder in folders)):
+        for file in files_in(folder, suffixes):
+            named[file.with_name(title_of(file))].append(file)
     found = {}
     for image in images:
         title = title_of(image)
-        beside = (image.with_name(title + ending) for ending in MASK_ENDINGS)
-        places = (image.parent / MASKS / title, *beside)
-        if mask := next((named[place] for place in places if place in named), None):
+        beside = [
+            file for ending in MASK_ENDINGS for file in named[image.with_name(title + ending)]
+        ]
+        if mask := _only(named[image.parent / MASKS / title] or beside, image.name):
             found[image] = mask
     return found
+
+
+def _only(files: Sequence[Path], name: str) -> Path | None:
+    """Return the only one of the files that belong to a name, or None if there is none.
+
+    Raises:
+        SourceError: There are two.
+    """
+    if len(files) > 1:
+        raise SourceError(
+            f"{files[0]} and {files[1]} both belong to {name}; expected one. Remove one."
+        )
+    return files[0] if files else None
 
 
 def passed_over(folder: Path, files: Collection[Path]) -> str:

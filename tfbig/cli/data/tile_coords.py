@@ -21,12 +21,21 @@ OF_TRIDENT = "_patches"
 
 
 def file_of(folder: str | Path, path: str | Path) -> Path:
-    """Find the file of the tiles of a slide, `SLIDE.h5`, or `SLIDE_patches.h5` as TRIDENT names it."""
+    """Find the file of the tiles of a slide, `SLIDE.h5`, or `SLIDE_patches.h5` as TRIDENT names it.
+
+    Raises:
+        SourceError: There are both.
+    """
     titles = names.titles_of(path)
     files = [
         Path(folder) / f"{title}{ending}.h5" for title in titles for ending in ("", OF_TRIDENT)
     ]
-    return next((file for file in files if file.exists()), files[0])
+    found = [file for file in files if file.exists()]
+    if len(found) > 1:
+        raise SourceError(
+            f"{found[0]} and {found[1]} both belong to {Path(path).name}; expected one. Remove one."
+        )
+    return found[0] if found else files[0]
 
 
 def paths_in(folder: str | Path) -> dict[str, Path]:

@@ -15,7 +15,7 @@ from PIL import Image
 
 import tfbig
 from tfbig import SourceError, sources
-from tfbig.cli import machine, slide_batch
+from tfbig.cli import machine, messages, slide_batch
 from tfbig.cli.identity import of_file, of_model
 from tfbig.cli.predictors import masks, results
 from tfbig.cli.predictors.predictor import Predictor
@@ -67,11 +67,7 @@ class Instances(Predictor):
         rows, columns = image.shape[:2]
         if self.settings.dry_run:
             return f"{slide.describe()}: would be read at {rows} x {columns} pixels"
-        if image.shape[2] != self.input_channels or image.dtype != np.uint8:
-            raise SourceError(
-                f"{path}: has {counted(image.shape[2], 'channel')} of {image.dtype}; the network expects "
-                f"{self.input_channels} of uint8. Use --channels, and --percentiles for 16 bits."
-            )
+        self._check_samples(path, image)
         labels = file_in(self.folder, f"{title_of(path)}.ome.tif")
         kept = file_in(self.folder, f".{title_of(path)}.maps")
         self._write_labels(labels, self._maps(kept, path, image), slide)
@@ -94,6 +90,23 @@ class Instances(Predictor):
         maps = whole.crop((0, image.shape[0]), (0, image.shape[1]))
         maps.mpp = image.mpp
         return maps
+
+    def _check_samples(self, path: Path, image: sources.Source) -> None:
+        """Check that an image has the channels of the network, in 8 bits.
+
+        Raises:
+            SourceError: It has not.
+        """
+        found, expected = image.shape[2], self.input_channels
+        if found == expected and image.dtype == np.uint8:
+            return
+        advice = [] if found == expected else [messages.other_channels(found, expected)]
+        if image.dtype != np.uint8:
+            advice.append("Use --percentiles 1 99.8 to make 8 bits of the samples.")
+        raise SourceError(
+            f"{path}: has {counted(found, 'channel')} of {image.dtype}; the network expects {expected} of uint8. "
+            f"{' '.join(advice)}"
+        )
 
     def _write_labels(self, file: Path, maps: sources.Source, slide: Slide) -> None:
         """Write the numbers of the instances as they are found."""

@@ -185,6 +185,7 @@ class TileSettings:
     tile: int | None = flag(
         type=types.count,
         help="rows and columns of an instance, in pixels (default: that of --coords, else 256)",
+        only_if=SLIDES,
     )
     coords: str | None = flag(
         exists="folder",

@@ -111,6 +111,7 @@ class SegmentationSettings(
     monitor: str = flag("loss", choices=["loss", "dice"])
 
 
+_ABMIL = ("abmil", "gated", "abmil_relu", "abmil_gelu")
 _CLAM = ("clam_sb", "clam_mb")
 
 
@@ -181,6 +182,7 @@ class MILNetwork:
         128,
         type=types.count,
         help="units of the attention layer; the published clam has 256",
+        only_if={"model": (*_ABMIL, *_CLAM, "dsmil", "dtfd")},
     )
     width: int = flag(
         512,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,6 +40,10 @@ _FIRST_GROUPS: Final = (b"\x02\x00", b"\x08\x00")
 """First bytes of a file without the preamble, in the order of bytes that all files have."""
 DERIVED: Final = ("LOCALIZER",)
 """Kinds of images (third value of ImageType) that are no planes of the volume."""
+_PIXEL_DATA: Final = 0x7FE00010
+"""Tag of the pixels of a file."""
+_COMPRESSED: Final = 0xFFFFFFFF
+"""Length of pixels that are compressed, and have lengths of their own."""
 
 
 @dataclass(frozen=True)
@@ -436,12 +439,33 @@ def _step(along: RowArray, planes: Sequence[Plane], name: str) -> float:
 def _decoded(planes: Sequence[Plane], dtype: np.dtype[Any], applied: bool) -> Iterator[bytes]:
     """Yield the samples of each plane; the planes of a file follow one another, and are decoded one at a time."""
     for path, of_file in groupby(planes, key=lambda plane: plane.path):
+        first, *others = of_file
+        _check_length(first)
         frames = pydicom.pixels.iter_pixels(path if _has_preamble(path) else _whole(path))
-        for plane in of_file:
+        for plane in (first, *others):
             pixels = _next_frame(frames, plane)
             if applied:
                 pixels = pixels.astype(np.float64) * plane.scaling[0] + plane.scaling[1]
             yield np.ascontiguousarray(pixels.astype(dtype)).tobytes()
+
+
+def _check_length(plane: Plane) -> None:
+    """Check that pixels that are not compressed are not more than the header says: its rows or columns may be wrong.
+
+    Raises:
+        SourceError: There is at least a row more.
+    """
+    with _reading(plane.path):
+        tags = ["PixelData"]
+        data = pydicom.dcmread(plane.path, defer_size=1024, force=True, specific_tags=tags)
+        length = getattr(data.get_item(_PIXEL_DATA), "length", _COMPRESSED)
+    rows, columns, channels, code = plane.kind
+    row = columns * channels * np.dtype(code).itemsize
+    if length != _COMPRESSED and length >= (plane.frames * rows + 1) * row:
+        raise SourceError(
+            f"{plane.path}: holds {length} bytes of pixels; expected {plane.frames * rows * row}, {plane.frames} x "
+            f"{rows} rows x {columns} columns, by its header. Correct Rows and Columns, or copy it again."
+        )
 
 
 def _whole(path: Path) -> Any:
@@ -468,9 +492,13 @@ def _next_frame(frames: Iterator[Any], plane: Plane) -> Any:
             f"{plane.path}: is truncated: it has {plane.frame} of {plane.frames} frames. Copy it again."
         )
     dtype = np.dtype(plane.kind[3])
-    if pixels.size != math.prod(plane.kind[:3]) or not np.can_cast(
-        pixels.dtype, dtype, "same_kind"
-    ):
+    rows, columns, channels, _ = plane.kind
+    shapes = (
+        {(rows, columns, channels), (rows, columns)}
+        if channels == 1
+        else {(rows, columns, channels)}
+    )
+    if pixels.shape not in shapes or not np.can_cast(pixels.dtype, dtype, "same_kind"):
         raise SourceError(
             f"{plane.path}: holds {pixels.dtype} pixels of shape {pixels.shape}; expected {dtype} of {plane.kind[0]} x "
             f"{plane.kind[1]}. Copy it again."
