@@ -550,9 +550,6 @@ def _unchanged(rows: Any) -> Any:
     return rows
 
 
-__all__ = ["StreamedModel", "stream"]
-
-
 def _same(outputs: Any, labels_of: Any) -> bool:
     """Return whether labels have the structure of the outputs."""
     try:
@@ -564,3 +561,6 @@ def _same(outputs: Any, labels_of: Any) -> bool:
 
 def _tensor(values: Any) -> Any:
     return None if values is None else tf.convert_to_tensor(values)
+
+
+__all__ = ["StreamedModel", "stream"]
