@@ -297,7 +297,7 @@ def test_read_only_folder(data, tmp_path, disk, capsys):
 
 @slow
 def test_checkpoint_of_another_run(data, tmp_path, capsys):
-    """As a new file it is refused, as all that tfbig did not write; in place of a file of the run it is not used."""
+    """A new file is refused, like all that tfbig did not write; one in place of a file of the run is not used."""
     out, other = tmp_path / "out", tmp_path / "other"
     assert run(data, out) == 0
     assert run(data, other, "--seed", "9") == 0

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tfbig import sources
-from tfbig.engine.input_images import InputImage, SourceImages, input_image
+from tfbig.engine.input_images import InputImage, SourceImages, input_image, known_batch
 from tfbig.stores.image_store import StripPart
 from tfbig.stores.transfers import Reads
 
@@ -44,3 +44,18 @@ def test_parts_and_the_whole_image(in_files: bool, ahead: bool) -> None:
     np.testing.assert_array_equal(rows, array[:, 2:6])
     np.testing.assert_array_equal(tile, array[:, 2:6, 1:5])
     np.testing.assert_array_equal(whole, array)
+
+
+@pytest.mark.parametrize(
+    ("shape", "count"), [([5, None, None, 2], 5), ([None, None, None, 2], None), ([5], 5)]
+)
+def test_known_batch(shape: list[int | None], count: int | None) -> None:
+    """A tensor without known axes is passed over."""
+    counts = []
+
+    @tf.function(input_signature=[tf.TensorSpec(None), tf.TensorSpec(shape)], autograph=False)
+    def trace(unknown: tf.Tensor, image: tf.Tensor) -> None:
+        counts.append(known_batch([unknown, image]))
+
+    trace.get_concrete_function()
+    assert counts == [count]

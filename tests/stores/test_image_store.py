@@ -233,6 +233,7 @@ def test_error_of_a_change_is_raised() -> None:
     assert len(transfers.COPIES) == 0
 
 
-def test_nothing_is_read() -> None:
-    reads = Reads()
-    reads.make()
+def test_nothing_is_read_without_a_call() -> None:
+    with tf.Graph().as_default() as graph:
+        Reads().make()
+    assert not graph.get_operations()

@@ -28,7 +28,7 @@ def mask_and_label() -> keras.Model:
 @pytest.mark.slow
 @pytest.mark.parametrize("weights", [WEIGHTS, {"mask": WEIGHTS, "label": WEIGHTS}])
 def test_one_weight_for_each_image_with_a_mask_and_a_label(weights: Any, float64: None) -> None:
-    """As in plain Keras with the weight of an image at each of its pixels."""
+    """Results are those of plain Keras with the weight of an image at each of its pixels."""
     pixels = np.broadcast_to(WEIGHTS[:, None, None], (3, 8, 6))
 
     def run(model: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Self
 
 import tensorflow as tf
@@ -57,7 +57,7 @@ class SourceImages(NamedTuple):
 
     @property
     def needs_copy(self) -> bool:
-        """True: what is read may be memory of the caller."""
+        """True: what is read may be memory of an image behind a handle."""
         return True
 
     def map(self, function: Callable[[tf.Tensor], Any]) -> Self:
@@ -80,6 +80,11 @@ class SourceImages(NamedTuple):
         bounds = tf.unstack(read_ahead.source_shape(self.handles, rank), num=rank)[1:-1]
         part = [(tf.constant(0), tf.cast(bounds[0], tf.int32))]
         return read_ahead.read_source(self.handles, part, tf.as_dtype(dtype))
+
+
+def known_batch(inputs: Iterable[tf.Tensor]) -> int | None:
+    """Return N of the inputs of a step if it is known while tracing."""
+    return next((t.shape[0] for t in inputs if t.shape.rank), None)
 
 
 def input_image(tensor: tf.Tensor) -> InputImage | SourceImages:

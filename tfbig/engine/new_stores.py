@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -40,7 +41,8 @@ class NewStores:
         on_device, elsewhere = self._on_device(state, written)
         if state.layout.skips:
             tiles = [_tiles(state, v, sweep) for v in elsewhere]
-            arrays = self._arrays(state, kind, elsewhere, tiled_store.allocate, tiles, sums=False)
+            allocate = partial(tiled_store.allocate, tiles=tiles, sums=False)
+            arrays = self._arrays(state, kind, elsewhere, allocate)
             return on_device | {v: TiledImage(a) for v, a in arrays.items()}
         return on_device | self._host_images(state, kind, elsewhere)
 
@@ -54,9 +56,8 @@ class NewStores:
         on_device, elsewhere = self._on_device(state, values)
         if state.layout.skips:
             tiles = [_tiles(state, v, state.writer(v)) for v in elsewhere]
-            arrays = self._arrays(
-                state, "gradient", elsewhere, tiled_store.allocate, tiles, sums=True
-            )
+            allocate = partial(tiled_store.allocate, tiles=tiles, sums=True)
+            arrays = self._arrays(state, "gradient", elsewhere, allocate)
             return on_device | {v: TiledGradient(a) for v, a in arrays.items()}
         return on_device | self._host_images(state, "gradient", elsewhere)
 
@@ -77,8 +78,6 @@ class NewStores:
         kind: str,
         values: Sequence[int],
         allocate: Callable[..., list[tf.Tensor]],
-        *options: Any,
-        **flags: bool,
     ) -> dict[int, tf.Tensor]:
         """Allocate arrays of stores; they reuse memory that is free once the previous sweep has ended.
 
@@ -86,14 +85,12 @@ class NewStores:
             state: State of the step.
             kind: One of `KINDS`.
             values: Ids of the images.
-            allocate: Function of shapes, places and requests, and the options.
-            *options: Further arguments.
-            **flags: The same, by name.
+            allocate: Function of shapes, places and requests.
         """
         requests = [self._request(state, kind, value) for value in values]
         (shapes,) = transfers.after([state.geometry.shapes], state.done)
         places = state.geometry.places[KINDS.index(kind)]
-        arrays = allocate(shapes, places, requests, *options, **flags)
+        arrays = allocate(shapes, places, requests)
         return dict(zip(values, arrays, strict=True))
 
     def _request(self, state: StepState, kind: str, value: int) -> host_store.NewStore:

@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig.engine import first_order, step_geometry, step_progress, sweep_loop
-from tfbig.engine.input_images import input_image
+from tfbig.engine.input_images import input_image, known_batch
 from tfbig.engine.layout_choice import LayoutChoice
 from tfbig.engine.new_stores import NewStores
 from tfbig.engine.sweep_calls import SweepCalls
@@ -262,7 +262,7 @@ class Program:
             trained,
             learned,
             geometry.batch,
-            next((t.shape[0] for t in images.values()), None),
+            known_batch(images.values()),
             sinks=sinks or {},
         )
         with self._calls.on_accelerator():

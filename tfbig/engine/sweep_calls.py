@@ -65,7 +65,12 @@ class SweepCalls:
         return self._canonical[sweep]
 
     def tensors(
-        self, sweep: Sweep, state: StepState, label: str, counts_channels: bool = False
+        self,
+        sweep: Sweep,
+        state: StepState,
+        label: str,
+        counts_channels: bool = False,
+        strips: tuple[tf.Tensor, dict[int, tf.Tensor]] | None = None,
     ) -> SweepTensors:
         """Return what a sweep reads from the state, by value id; its weights by position.
 
@@ -75,20 +80,22 @@ class SweepCalls:
             label: Name of the sweep in progress messages.
             counts_channels: Whether the sweep needs the numbers of channels of the observed images, if a trace of it
                 serves any.
+            strips: `table` and `copies` of `SweepGeometry`. Default: those of the step.
         """
         step_progress.tracing(label)
         canonical, geometry = self.canonical(sweep), state.geometry
         needed = {i for n in sweep.locals for i in n.inputs}
+        table, copies = strips or (geometry.table(sweep), geometry.copies_of(sweep))
         counted = sweep.observed if counts_channels and canonical.any_channels else ()
         return SweepTensors(
             SweepGeometry(
                 geometry.label(label),
                 state.done,
-                geometry.table(sweep),
+                table,
                 tf.gather(geometry.extents, canonical.ids),
                 geometry.batch,
                 {v: geometry.channels[v] for v in counted},
-                geometry.copies_of(sweep),
+                copies,
             ),
             SweepStores({v: state.images[v] for v in sweep.reads}, {}, {}, {}, {}),
             SweepValues(

@@ -71,7 +71,7 @@ def forward(traced: TracedSweep, tensors: SweepTensors) -> tuple[Any, Structure]
             owned = step.owned(step.values(tiles))
             partials = step.merge(owned, sums[0])
         changes = strips.changes(i, before)
-        states = step.write({v: owned[v] for v in targets}, sums[1], changes)
+        states = step.write(owned, sums[1], changes)
         return _StripResult(changes.make(), (partials, states), [*owned.values()])
 
     def join(a: Structure, b: Structure) -> Structure:

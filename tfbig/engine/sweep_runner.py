@@ -219,20 +219,19 @@ class SweepRunner:
         """Add the gradients of the statistics of one image to its gradient, tile by tile if tiles are skipped."""
         axes = sweep.axes if sweep.skips else 1
         single = Sweep(sweep.index, nodes, (), (value,), (value,), (), axes=axes, skips=sweep.skips)
-        tensors = _with_gradients(self.calls.tensors(single, state, label), single, state)
-        tensors = _with_stores(
-            tensors,
-            written={value: state.images[value]},
-            d_written={value: state.d_images[value]},
-        )
+        strips: tuple[tf.Tensor, dict[int, tf.Tensor]]
         if sweep.skips:
             columns = sweep.columns_of(value, "own start", "own stop")  # all that `single` needs
             table = tf.gather(state.geometry.table(sweep), columns, axis=1)
-            copies = {value: state.geometry.copies_of(sweep)[value]}
+            strips = table, {value: state.geometry.copies_of(sweep)[value]}
         else:
-            table, copies = self._chunks(value, state), {}
-        geometry = tensors.geometry._replace(table=table, copies=copies)
-        tensors = tensors._replace(geometry=geometry)
+            strips = self._chunks(value, state), {}
+        tensors = self.calls.tensors(single, state, label, strips=strips)
+        tensors = _with_stores(
+            _with_gradients(tensors, single, state),
+            written={value: state.images[value]},
+            d_written={value: state.d_images[value]},
+        )
         state.done = self.calls.call(sweep_loop.fold, single, state, tensors)
         state.d_images[value] = state.d_images[value].after(state.done)
 

@@ -169,7 +169,7 @@ def fastest(strips: Strips, activity: Activity) -> ActiveStrips:
         finest = tiles
         if not tiles.fewest:
             continue
-        square = rows * blocks[0] // others[0] if blocks else _most(tiles)
+        square = rows * blocks[0] // others[0] if blocks else tiles.most
         for count in _band_counts(tiles, square, rows):
             fixed = _with_neighbours(replace(tiles, fixed=count), count)
             effort = _effort(fixed, count)
@@ -191,25 +191,21 @@ def _block_counts(strips: ActiveStrips, largest: int) -> list[tuple[int, ...]]:
     """Return the numbers of parts that columns may be cut into; none for signals."""
     if len(strips.extents[largest]) == 1:
         return [()]
-    most = min(_most(strips, 1), MOST_BLOCKS)
+    most = min(sweep_limit(strips.sweep, strips.extents, strips.steps, 1), MOST_BLOCKS)
     useful = max(strips.extents[largest][1] // LEAST_TILE, 1)
     return [(2**n,) for n in range(most.bit_length()) if 2**n <= max(useful, 1) or n == 0]
 
 
 def _band_counts(tiles: ActiveStrips, square: int, rows: int) -> list[int]:
     """Return the numbers of bands to try: of square tiles, and for signals of all sizes."""
-    fewest = tiles.fewest or _most(tiles)
+    fewest = tiles.fewest or tiles.most
     if tiles.blocks:
-        return [min(max(square, fewest), _most(tiles))]
+        return [min(max(square, fewest), tiles.most)]
     useful = max(rows // LEAST_TILE, 1)
-    return sorted({min(max(2**n, fewest), _most(tiles)) for n in range(useful.bit_length())})
+    return sorted({min(max(2**n, fewest), tiles.most) for n in range(useful.bit_length())})
 
 
 def _effort(tiles: ActiveStrips, count: int) -> float:
     """Return the operations of a forward pass, and those in the time that it takes to start the layers."""
     starts = STARTS * (tiles.active_tiles(count).number + 1) * len(tiles.sweep.nodes)
     return tiles.operations(count)[0] + starts * START_OPERATIONS
-
-
-def _most(tiles: ActiveStrips, axis: int = 0) -> int:
-    return sweep_limit(tiles.sweep, tiles.extents, tiles.steps, axis)

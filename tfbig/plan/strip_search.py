@@ -48,7 +48,7 @@ class Images:
 
 @dataclass(frozen=True)
 class StripLimits:
-    """What strips may need on the devices that compute them.
+    """Limits of strips, and the devices that compute them.
 
     Args:
         allowed_bytes: Most bytes of strips at any time.

@@ -53,7 +53,7 @@ class StripPart(NamedTuple):
 
     @property
     def is_the_pattern(self) -> tf.Tensor:
-        """Whether the part is the pattern of background, as a truth value; of images in tiles."""
+        """True if the part is the pattern of background; only for images in tiles."""
         assert self.is_pattern is not None
         return self.is_pattern > 0
 
@@ -64,11 +64,11 @@ class StripPart(NamedTuple):
 
 
 class StripSource(Protocol):
-    """Where strips read the parts of an image."""
+    """A source of the parts of an image that strips read."""
 
     @property
     def needs_copy(self) -> bool:
-        """Whether parts of what was read must be copied, because it may be memory that TensorFlow does not own."""
+        """True if what was read may be memory that TensorFlow does not own, so that parts of it must be copied."""
 
     def map(self, function: Callable[[tf.Tensor], Any]) -> Self:
         """Return the store with a function applied to the tensor that holds the image."""
@@ -78,7 +78,7 @@ class StripSource(Protocol):
 
 
 class StripTarget(Protocol):
-    """Where strips write the parts of an image."""
+    """A target of the parts of an image that strips write."""
 
     @property
     def state(self) -> Any:

@@ -29,7 +29,7 @@ Calls = list[tuple[Callable[..., Any], Sequence[Any]]]
 
 
 class Reads:
-    """What a strip reads from stores in host memory: one call to Python for all of them."""
+    """The reads of a strip from stores in host memory: one call to Python for all of them."""
 
     def __init__(self) -> None:
         self._calls: Calls = []
@@ -65,7 +65,7 @@ class Reads:
 
 
 class Changes:
-    """What a strip changes in stores in host memory: one call to Python, which copies in the background, in order.
+    """The changes of a strip in stores in host memory: one call to Python, which copies in the background, in order.
 
     Args:
         token: int32 scalar, computed when the changes of the previous strip were requested.

@@ -413,13 +413,14 @@ class StreamedModel(ClassWeights, TwinModel):
         training = step_function not in (self.test_step, self.predict_step)
         if training:
             trackers.build_optimizer(self)
+        if step_function != self.predict_step and self.spatial:
+            return self._loss_step(data, training)
+        forward = self._forward(keras.utils.unpack_x_y_sample_weight(data)[0], training)
         if step_function != self.predict_step:
-            if self.spatial:
-                return self._loss_step(data, training)
             labelled = self._with_labels(data)
-            self._check_sizes(labelled, training)
+            self._check_sizes(forward, labelled)
             trackers.build(self, self._inputs_reader, labelled)
-        return self._forward(keras.utils.unpack_x_y_sample_weight(data)[0], training)
+        return forward
 
     def _plainly(self, step: LossStep, training: bool) -> AbstractContextManager[None]:
         """Return a context in which calls of the model on the inputs of a step run the plain model too."""
@@ -456,15 +457,14 @@ class StreamedModel(ClassWeights, TwinModel):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(dense)
         return keras.utils.pack_x_y_sample_weight(x, y, labels_of.of_outputs(y, sample_weight))
 
-    def _check_sizes(self, data: Any, training: bool) -> None:
+    def _check_sizes(self, forward: BoundProgram, data: Any) -> None:
         """Check targets and sample weights of losses that Keras computes, see `tfbig.streaming.label_sizes`."""
-        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        _, y, weights = keras.utils.unpack_x_y_sample_weight(data)
         outputs = keras_internals.output_structure(self._functional_twin)
         if self._split is not None or y is None or not _same(outputs, y):
             return
         flat, given = keras.tree.flatten(y), labels.flatten(weights)
         given = given * len(flat) if len(given) == 1 else given or [None] * len(flat)
-        forward = self._forward(x, training)
         tensors = [tuple(map(_tensor, pair)) for pair in zip(flat, given, strict=True)]
         labelled = [(n, *pair) for n, pair in enumerate(tensors)]
         label_sizes.check(forward.graph, self.name, forward.tensors, labelled)
