@@ -22,6 +22,7 @@ from safetensors.numpy import load_file
 from samples import write_slide
 
 import train
+from tfbig import training
 from tfbig.results import figures
 from tfbig.sources.slides.tiff import TiffSource
 from tfbig.system import progress, signals
@@ -312,3 +313,6 @@ def test_checkpoint_of_another_run(data, tmp_path, capsys):
     shutil.copy(foreign, replaced)
     assert run(data, out, "--resume", "--epochs", "3") == 0
     assert f"{replaced.name} is not used: belongs to another run" in capsys.readouterr().err
+    kept = training.Checkpoints(out / "checkpoints", "any").paths()
+    assert len(kept) == 2
+    assert all(path.read_bytes() != foreign.read_bytes() for path in kept)

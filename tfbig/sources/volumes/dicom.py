@@ -492,13 +492,8 @@ def _next_frame(frames: Iterator[Any], plane: Plane) -> Any:
             f"{plane.path}: is truncated: it has {plane.frame} of {plane.frames} frames. Copy it again."
         )
     dtype = np.dtype(plane.kind[3])
-    rows, columns, channels, _ = plane.kind
-    shapes = (
-        {(rows, columns, channels), (rows, columns)}
-        if channels == 1
-        else {(rows, columns, channels)}
-    )
-    if pixels.shape not in shapes or not np.can_cast(pixels.dtype, dtype, "same_kind"):
+    found = pixels.shape if pixels.ndim > 2 else (*pixels.shape, 1)
+    if found != tuple(plane.kind[:3]) or not np.can_cast(pixels.dtype, dtype, "same_kind"):
         raise SourceError(
             f"{plane.path}: holds {pixels.dtype} pixels of shape {pixels.shape}; expected {dtype} of {plane.kind[0]} x "
             f"{plane.kind[1]}. Copy it again."
