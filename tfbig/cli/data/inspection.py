@@ -65,7 +65,7 @@ class Item:
 
     @property
     def is_label(self) -> bool:
-        """Whether its samples are numbers of classes."""
+        """True if its samples are numbers of classes."""
         return self.column in LABELS or self.path.parent.name == slide_folders.MASKS
 
 

@@ -102,7 +102,7 @@ class Flag:
 
     @property
     def is_switch(self) -> bool:
-        """Whether the flag has no value on the command line."""
+        """True if the flag has no value on the command line."""
         options = (self.type, self.choices, self.nargs)
         return self.default is False and not any(each is not None for each in options)
 

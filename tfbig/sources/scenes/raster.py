@@ -50,7 +50,7 @@ class Bands:
 
     @property
     def is_scaled(self) -> bool:
-        """Whether values differ from what is stored."""
+        """True if values differ from what is stored."""
         return any(pair != UNSCALED for pair in self.scaling)
 
 
@@ -205,7 +205,7 @@ class RasterSource(Source):
 
     @property
     def knows_nodata(self) -> bool:
-        """Whether any pixel may lack a measurement."""
+        """True if any pixel may lack a measurement."""
         known = self.bands.is_masked or any(n is not None for n in self.bands.nodata)
         return known or self.dtype.kind == "f"
 
