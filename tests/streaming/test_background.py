@@ -265,7 +265,10 @@ def test_predictions_are_whole(skipping: Skipping, float64: None, tmp_path: Any)
 @pytest.mark.slow
 @pytest.mark.parametrize("store", [None, "bfloat16"])
 def test_gradients_of_a_large_background(store: str | None, skipping: Skipping) -> None:
-    """They are no further from float64 than if background is computed: 80,000 equal terms are added up."""
+    """All together are no further from float64 than if background is computed: 80,000 equal terms are added up.
+
+    Of single weights that cannot be said: the few that are right to 1e-7 either way differ by chance.
+    """
     mask = np.zeros((300, 280), bool)
     mask[150:158, 140:150] = True
     colours = np.random.default_rng(0).normal(size=(*mask.shape, 3)).astype("float32")
@@ -280,8 +283,11 @@ def test_gradients_of_a_large_background(store: str | None, skipping: Skipping) 
     exact = classifier()
     exact.set_weights(model.get_weights())
     expected = weight_gradients(exact, tf.constant(pixels, "float64"))
-    for a, c, e in zip(actual, computed, expected, strict=True):
-        assert np.linalg.norm(a - e) < 1.5 * np.linalg.norm(c - e) + 1e-6 * np.linalg.norm(e)
+    skipped, every = (
+        np.linalg.norm(np.concatenate([(g - e).ravel() for g, e in zip(gs, expected, strict=True)]))
+        for gs in (actual, computed)
+    )
+    assert skipped < 1.1 * every
 
 
 def weight_gradients(model: Any, x: tf.Tensor) -> list[np.ndarray]:
