@@ -31,9 +31,11 @@ def geometry_of(planner: Planner, *shapes: tuple[int, ...]) -> dict[str, np.ndar
     @tf.function
     def trace(*images: tf.Tensor) -> dict[str, tf.Tensor]:
         named = dict(zip(planner.graph.inputs, images, strict=True))
-        geometry = step_geometry.trace(planner, ".", named, layout, frozenset())
+        geometry = step_geometry.trace(planner, ".", named, layout, frozenset(), 1000)
         return {
-            **{key: getattr(geometry, key) for key in ("shapes", "batch", "extents", "places")},
+            **{key: getattr(geometry, key) for key in ("shapes", "batch")},
+            "extents": tf.stack(geometry.extents),
+            "places": tf.stack([geometry.places[kind] for kind in step_geometry.KINDS]),
             "table": geometry.tables[0],
         }
 
@@ -53,7 +55,7 @@ def test_shapes_of_images_on_the_device(keeps: bool) -> None:
         named = dict(zip(planner.graph.inputs, images, strict=True))
         return [
             list(each)
-            for each in step_geometry.trace(planner, ".", named, layout, frozenset()).buffers
+            for each in step_geometry.trace(planner, ".", named, layout, frozenset(), 1000).buffers
         ]
 
     buffers = trace(tf.zeros((2, 10, 5, 1)), tf.zeros((2, 10, 5, 2)))

@@ -8,7 +8,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfbig.engine.step_geometry import KINDS
 from tfbig.engine.sweep_state import StepState
 from tfbig.plan.prepared_graph import PreparedGraph
 from tfbig.plan.sweeps import Store, Sweep
@@ -83,13 +82,13 @@ class NewStores:
 
         Args:
             state: State of the step.
-            kind: One of `KINDS`.
+            kind: One of `KINDS` of `tfbig.engine.step_geometry`.
             values: Ids of the images.
             allocate: Function of shapes, places and requests.
         """
         requests = [self._request(state, kind, value) for value in values]
         (shapes,) = transfers.after([state.geometry.shapes], state.done)
-        places = state.geometry.places[KINDS.index(kind)]
+        places = state.geometry.places[kind]
         arrays = allocate(shapes, places, requests)
         return dict(zip(values, arrays, strict=True))
 
@@ -122,7 +121,7 @@ def _tiles(state: StepState, value: int, writer: Sweep | None) -> tf.Tensor:
     The gradient of an input of the graph has no writer; it is one tile.
     """
     if writer is None:
-        sizes = state.geometry.extents[value, : min(state.geometry.extents.shape[1], 2)]
+        sizes = state.geometry.extents[value][:2]
         whole = tf.reshape(tf.stack([tf.zeros_like(sizes), sizes], 1), [-1])
         return tf.concat([whole, [0]], 0)[None]
     places = writer.columns_of(value, "own start", "own stop")

@@ -63,8 +63,7 @@ class Program:
         self._results = list(dict.fromkeys([*graph.outputs, *extra]))
         self._calls = SweepCalls(graph, devices)
         stores = NewStores(planner.prepared, devices[0], folder)
-        chunk = sweep_loop.fold_bytes(planner.limits.device, devices)
-        self._runner = SweepRunner(self._calls, stores, chunk)
+        self._runner = SweepRunner(self._calls, stores)
         self._compiled: dict[tuple[Any, ...], Any] = {}
 
     def run(
@@ -247,8 +246,10 @@ class Program:
         images, trained = self._calls.held_on_host(self._images(inputs)), self.graph.trained
         learned = values_with_gradient(self.graph, trained, watched)
         layout = self.layouts.while_tracing(images, learned)
+        devices = self._calls.devices
+        part_bytes = sweep_loop.fold_bytes(self.planner.limits.device, devices)
         geometry = step_geometry.trace(
-            self.planner, self.folder, images, layout, learned, self._calls.devices
+            self.planner, self.folder, images, layout, learned, part_bytes, devices
         )
         wholes: dict[int, Structure] = {i: t for i, t in inputs.items() if i not in images}
         extents = geometry.extents

@@ -12,7 +12,7 @@ from tfbig.engine import backgrounds, read_ahead
 from tfbig.network.graph import Graph
 from tfbig.plan.plan import Plan
 from tfbig.plan.planner import Planner
-from tfbig.plan.sweeps import Layout, Sweep
+from tfbig.plan.sweeps import Layout, Sweep, foldable
 from tfbig.stores import device_store, file_pool
 from tfbig.stores.device_store import Buffer
 from tfbig.stores.host_memory import MEMORY
@@ -30,12 +30,14 @@ class StepGeometry:
     Args:
         shapes: N, size and C of every image, `[number of values, axes]` int64.
         batch: N, int32 scalar.
-        extents: Size of every image, `[number of values, spatial axes]` int32.
+        extents: Size of every image, `[spatial axes]` int32.
+        pixels: Number of pixels of every image, int64 scalars.
         channels: Number of channels of every image, int32 scalars.
-        places: First byte of every store, `[kinds, number of values]` int64, by position in `KINDS`;
-            -1 lets the store choose.
+        places: First byte of every store by kind, `[number of values]` int64; -1 lets the store choose.
         tables: Geometry of the strips or tiles of each sweep, by index; see `Sweep.tiles`.
         replays: Geometry of each replay.
+        parts: For each image whose statistics may be folded, first row and end of the parts that are read at a time,
+            `[parts, 2]` int32, see `tfbig.engine.sweep_loop.fold`.
         buffers: Shapes of every image, if it is kept on the device; empty if none is.
         copies: For each sweep by index, how many patterns of background its observed images have, `[observed]` float64;
             empty if nothing is skipped.
@@ -44,11 +46,13 @@ class StepGeometry:
 
     shapes: tf.Tensor
     batch: tf.Tensor
-    extents: tf.Tensor
+    extents: tuple[tf.Tensor, ...]
+    pixels: tuple[tf.Tensor, ...]
     channels: tuple[tf.Tensor, ...]
-    places: tf.Tensor
+    places: Mapping[str, tf.Tensor]
     tables: tuple[tf.Tensor, ...]
     replays: Mapping[Sweep, tf.Tensor]
+    parts: Mapping[int, tf.Tensor]
     buffers: tuple[Buffer, ...]
     copies: tuple[tf.Tensor, ...]
     empty: tf.Tensor
@@ -78,6 +82,7 @@ def trace(
     images: Mapping[int, tf.Tensor],
     layout: Layout,
     learned: frozenset[int],
+    part_bytes: int,
     devices: Sequence[str | None] = (None,),
 ) -> StepGeometry:
     """Return the geometry of a step, computed in the graph from the shapes of its input images.
@@ -88,15 +93,18 @@ def trace(
         images: Symbolic tensor, or string handles `[N]`, per input image.
         layout: Layout of the step.
         learned: Values that need a gradient.
+        part_bytes: Bytes of an image whose statistics are folded at a time.
         devices: Devices that compute strips; None leaves it to TensorFlow.
 
     Returns:
         The geometry.
     """
     graph, keys = planner.graph, list(images)  # the step adds images later
+    stored_dtype = planner.prepared.stored_dtype
     axes, values = graph.spatial + 2, len(graph.values)
     sweeps = [*layout.sweeps, *layout.replays]
     skipping = layout.sweeps if layout.skips else ()
+    folded = () if skipping else [v for v in _foldable(layout) if v in learned]
 
     def compute(shapes: np.ndarray, *contents: np.ndarray) -> list[np.ndarray]:
         _check_shapes(graph, keys, shapes)
@@ -104,11 +112,13 @@ def trace(
         found = backgrounds.found(dict(zip(keys, contents, strict=True))) if skipping else None
         plan = planner.plan(int(shapes[0][0]), sizes, layout, found, learned)
         _prepare_space(plan, folder, devices)
-        numbers = [_all_shapes(graph, sizes, int(shapes[0][0])), _places(graph, plan)]
+        every = _all_shapes(graph, sizes, int(shapes[0][0]))
+        parts = [_parts(every[v], itemsize(stored_dtype(v)), part_bytes) for v in folded]
         copies = [active_tiles.copies() for active_tiles in plan.active_tiles[: len(skipping)]]
-        return [np.array(b"", object), *numbers, *planner.tables(plan, sizes), *copies]
+        numbers = [every, _places(graph, plan), *planner.tables(plan, sizes), *parts, *copies]
+        return [np.array(b"", object), *numbers]
 
-    kinds = [tf.string, tf.int64, tf.int64, *[tf.int32] * len(sweeps)]
+    kinds = [tf.string, tf.int64, tf.int64, *[tf.int32] * (len(sweeps) + len(folded))]
     empty, shapes, places, *tables = callbacks.numpy_function(
         compute,
         [
@@ -118,19 +128,22 @@ def trace(
         [*kinds, *[tf.float64] * len(skipping)],
     )
     shapes = tf.ensure_shape(shapes, [values, axes])
-    tables, copies = tables[: len(sweeps)], tables[len(sweeps) :]
-    columns = [[None, sweep.table_columns] for sweep in sweeps]
-    tables = [tf.ensure_shape(t, c) for t, c in zip(tables, columns, strict=True)]
+    widths = [*(sweep.table_columns for sweep in sweeps), *[2] * len(folded)]
+    tables, copies = tables[: len(widths)], tables[len(widths) :]
+    tables = [tf.ensure_shape(t, [None, w]) for t, w in zip(tables, widths, strict=True)]
     copies = [tf.ensure_shape(t, [len(s.observed)]) for t, s in zip(copies, skipping, strict=True)]
     narrow, count = tf.cast(shapes, tf.int32), len(layout.sweeps)
+    places = tf.unstack(tf.ensure_shape(places, [len(KINDS), values]))
     return StepGeometry(
         shapes,
         narrow[keys[0], 0],
-        narrow[:, 1:-1],
+        tuple(tf.unstack(narrow[:, 1:-1])),
+        tuple(tf.unstack(tf.reduce_prod(shapes[:, 1:-1], 1))),
         tuple(tf.unstack(narrow[:, -1])),
-        tf.ensure_shape(places, [len(KINDS), values]),
+        dict(zip(KINDS, places, strict=True)),
         tuple(tables[:count]),
-        dict(zip(layout.replays, tables[count:], strict=True)),
+        dict(zip(layout.replays, tables[count : len(sweeps)], strict=True)),
+        dict(zip(folded, tables[len(sweeps) :], strict=True)),
         _buffers(graph, narrow) if layout.kept else (),
         tuple(copies),
         tf.ensure_shape(empty, []),
@@ -174,6 +187,20 @@ def _all_shapes(graph: Graph, sizes: dict[int, tuple[int, ...]], batch: int) -> 
     for value, size in graph.extents(sizes).items():
         shapes[value] = batch, *size, graph.values[value].channels
     return shapes
+
+
+def _foldable(layout: Layout) -> list[int]:
+    """Return the images with statistics whose gradient may be folded, see `SweepRunner`."""
+    nodes = [n for sweep in layout.sweeps for n in foldable(sweep)]
+    return [v for v in dict.fromkeys(n.inputs[0] for n in nodes) if v not in layout.kept]
+
+
+def _parts(shape: np.ndarray, element_bytes: int, part_bytes: int) -> np.ndarray:
+    """Return first row and end of the parts of an image of at most `part_bytes`, but of one row at least."""
+    rows = int(shape[1])
+    step = max(part_bytes * rows // (int(shape.prod()) * element_bytes), 1)
+    starts = np.arange(0, rows, step, dtype=np.int32)
+    return np.stack([starts, np.minimum(starts + step, rows, dtype=np.int32)], 1)
 
 
 def _places(graph: Graph, plan: Plan) -> np.ndarray:

@@ -92,7 +92,7 @@ class SweepCalls:
                 geometry.label(label),
                 state.done,
                 table,
-                tf.gather(geometry.extents, canonical.ids),
+                tf.stack([geometry.extents[v] for v in canonical.ids]),
                 geometry.batch,
                 {v: geometry.channels[v] for v in counted},
                 copies,

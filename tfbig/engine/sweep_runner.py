@@ -26,7 +26,6 @@ from tfbig.stores.host_store import HostImage
 from tfbig.stores.image_store import GradientStore, StripTarget
 from tfbig.stores.sinks import Sink
 from tfbig.stores.tiled_store import TiledGradient
-from tfbig.units import ceil_div
 
 
 class SweepRunner:
@@ -35,13 +34,11 @@ class SweepRunner:
     Args:
         calls: Calls of its sweeps.
         stores: Allocates the stores of its images.
-        chunk_bytes: Bytes of an image whose statistics are folded at a time.
     """
 
-    def __init__(self, calls: SweepCalls, stores: NewStores, chunk_bytes: int) -> None:
+    def __init__(self, calls: SweepCalls, stores: NewStores) -> None:
         self.calls = calls
         self.stores = stores
-        self.chunk_bytes = chunk_bytes
 
     def run(self, passes: Iterable[Pass], state: StepState) -> None:
         """Run passes in order: change `images`, `wholes`, their gradients, `d_weights` and `done` of the state."""
@@ -225,7 +222,7 @@ class SweepRunner:
             table = tf.gather(state.geometry.table(sweep), columns, axis=1)
             strips = table, {value: state.geometry.copies_of(sweep)[value]}
         else:
-            strips = self._chunks(value, state), {}
+            strips = state.geometry.parts[value], {}
         tensors = self.calls.tensors(single, state, label, strips=strips)
         tensors = _with_stores(
             _with_gradients(tensors, single, state),
@@ -234,15 +231,6 @@ class SweepRunner:
         )
         state.done = self.calls.call(sweep_loop.fold, single, state, tensors)
         state.d_images[value] = state.d_images[value].after(state.done)
-
-    def _chunks(self, value: int, state: StepState) -> tf.Tensor:
-        """Return the geometry of parts of an image for `_fold_one`: first row and end, `[parts, 2]`."""
-        shape, rows = state.geometry.shapes[value], state.geometry.extents[value, 0]
-        size = tf.as_dtype(self.stores.prepared.stored_dtype(value)).size
-        row_bytes = tf.reduce_prod(shape) // shape[1] * size
-        step = tf.cast(tf.maximum(self.chunk_bytes // row_bytes, 1), tf.int32)
-        starts = tf.range(ceil_div(rows, step)) * step
-        return tf.stack([starts, tf.minimum(starts + step, rows)], 1)
 
 
 def _label(sweep: Sweep, state: StepState) -> str:

@@ -82,6 +82,6 @@ class StepState:
     def finish_reductions(self, sweep: Sweep, partials: list[Structure]) -> None:
         """Compute the results of the reductions of a sweep, and its whole nodes."""
         for node, partial in zip(sweep.reductions, partials, strict=True):
-            size = tf.cast(self.geometry.extents[node.inputs[0]], tf.int64)
-            self.wholes[node.output] = node.op.finalize(partial, tf.reduce_prod(size))
+            pixels = self.geometry.pixels[node.inputs[0]]
+            self.wholes[node.output] = node.op.finalize(partial, pixels)
         self.run_wholes(sweep.wholes)

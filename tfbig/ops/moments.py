@@ -13,7 +13,8 @@ Counts are int64: a float32 count stops at 2**24, which one gigapixel exceeds 61
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from functools import reduce
+from operator import mul
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -57,33 +58,45 @@ def total(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
         def gradient(dy: tf.Tensor) -> tf.Tensor:
             return tf.broadcast_to(tf.cast(dy, x.dtype), shape)
 
-        return _total(x, axes), gradient
+        return _total(x, axes, shape), gradient
 
     return summed(x)
 
 
-def _total(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+def _total(x: tf.Tensor, axes: Sequence[int], shape: tf.Tensor) -> tf.Tensor:
+    """Return `total`; every operation is traced for each statistic of a network, so few of them are used."""
     within = 2  # the axes before this one, from 2 on, are those of the pixels of a row
     while within in axes and within < x.shape.rank:
         within += 1
     if x.dtype == tf.float64 or within == 2:
         return tf.reduce_sum(tf.cast(x, tf.float64), axes, keepdims=True)
-    sizes = tf.unstack(tf.shape(x), num=x.shape.rank)
-    shape = [sizes[0] * sizes[1], -1, prod(sizes[within:])]
-    pixels = tf.reshape(tf.cast(x, tf.float32), tf.stack(shape))
-    rows = tf.reshape(_sums_of_rows(pixels), sizes[:2] + [1] * (within - 2) + sizes[within:])
+    sizes = tf.unstack(shape, num=x.shape.rank)
+    pixels = tf.cast(x, tf.float32)
+    if within > 3:
+        pixels = tf.reshape(pixels, tf.stack([*sizes[:2], -1, *sizes[within:]]))
+    rows = _sums_of_rows(pixels, [*sizes[:2], reduce(mul, sizes[2:within]), *sizes[within:]])
+    if within > 3:
+        rows = tf.reshape(rows, [*sizes[:2], *[1] * (within - 2), *sizes[within:]])
     rows.set_shape([1 if 2 <= axis < within else n for axis, n in enumerate(x.shape)])
     left = [axis for axis in axes if not 2 <= axis < within]
     return tf.reduce_sum(rows, left, keepdims=True) if left else rows
 
 
-def _sums_of_rows(pixels: tf.Tensor) -> tf.Tensor:
-    """Return the sums over the pixels of each row, `[rows, C]` float64, from `[rows, pixels, C]`."""
-    rows, count, channels = tf.unstack(tf.shape(pixels), num=3)
-    chunks = count // CHUNK
-    whole = tf.reshape(pixels[:, : chunks * CHUNK], tf.stack([rows, chunks, CHUNK, channels]))
-    parts = tf.reduce_sum(whole, 2), pixels[:, chunks * CHUNK :]
-    return tf.add_n([tf.reduce_sum(tf.cast(part, tf.float64), 1) for part in parts])
+def _sums_of_rows(pixels: tf.Tensor, sizes: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Return the sums over the pixels of each row, `[N, rows, 1, ...]` float64.
+
+    Args:
+        pixels: Tensor `[N, rows, pixels of a row, ...]`, float32.
+        sizes: Its shape, int32 scalars.
+    """
+    chunks, others = sizes[2] // CHUNK, sizes[3:]
+    stop, start, all_left = chunks * CHUNK, tf.constant(0), tf.constant(-1)
+    behind, rank = len(others), len(sizes)
+    head = tf.slice(pixels, [0] * rank, tf.stack([all_left] * 2 + [stop] + [all_left] * behind))
+    tail = tf.slice(pixels, tf.stack([start] * 2 + [stop] + [start] * behind), [-1] * rank)
+    parts = tf.reshape(head, tf.stack([*sizes[:2], chunks, CHUNK, *others]))
+    sums = (tf.cast(part, tf.float64) for part in (tf.reduce_sum(parts, 3), tail))
+    return tf.add_n([tf.reduce_sum(each, 2, keepdims=True) for each in sums])
 
 
 def total_of_all(x: tf.Tensor) -> tf.Tensor:
