@@ -60,6 +60,7 @@ class Program:
         self.folder = folder
         self.layouts = LayoutChoice(planner)
         extra = [value for _, value, _ in graph.updates]
+        self._outputs = list(dict.fromkeys(graph.outputs))
         self._results = list(dict.fromkeys([*graph.outputs, *extra]))
         self._calls = SweepCalls(graph, devices)
         stores = NewStores(planner.prepared, devices[0], folder)
@@ -168,6 +169,7 @@ class Program:
         fixed = {k: t for k, t in self._images(inputs).items() if k not in watched}
         keys = [key for key in inputs if key not in fixed]
         structure: list[Structure] = []
+        without_gradient: dict[int, Structure] = {}
 
         @traces.custom_gradient
         def call(*arguments: tf.Tensor) -> Any:
@@ -178,14 +180,16 @@ class Program:
             tensors = fixed | dict(zip(keys, arguments[: len(keys)], strict=True))
             state = self._start(tensors, list(arguments[len(keys) :]), watched)
             self._runner.run(forward_passes(state.layout), state)
-            structure[:] = self._results_of(state).values()
+            results = self._results_of(state)
+            structure[:] = (results.pop(v) for v in self._outputs)
+            without_gradient.update(tf.nest.map_structure(tf.stop_gradient, results))
             step_progress.end(state.done)
 
             def gradient(*cotangents: tf.Tensor) -> list[Any]:
                 # A copy of the state: under an eager tape this is traced twice.
                 back = replace(state, d_images={}, d_wholes={}, d_weights={})
                 with self._calls.on_host():
-                    self._runner.seed(back, self._results, structure, cotangents)
+                    self._runner.seed(back, self._outputs, structure, cotangents)
                     step_progress.begin(back.done)
                     self._run_backward(back)
                     step_progress.end(back.done)
@@ -200,7 +204,8 @@ class Program:
         held = [*watched, *self._results]
         with self._calls.holding(held):
             flat = call(*(inputs[key] for key in keys), *weights)
-        return dict(zip(self._results, tf.nest.pack_sequence_as(structure, flat), strict=True))
+        outputs = zip(self._outputs, tf.nest.pack_sequence_as(structure, flat), strict=True)
+        return dict(outputs) | without_gradient
 
     def _run_forward(
         self, inputs: dict[int, tf.Tensor], weights: list[tf.Tensor], sinks: dict[int, tf.Tensor]

@@ -41,7 +41,9 @@ class StepGeometry:
         buffers: Shapes of every image, if it is kept on the device; empty if none is.
         copies: For each sweep by index, how many patterns of background its observed images have, `[observed]` float64;
             empty if nothing is skipped.
-        empty: An empty string tensor that is not a constant, see `label`.
+        labels: Every `label` as a string tensor that is not a constant. A constant would undo the sharing of traces:
+            for every call that passes one, or leaves a result unused, TensorFlow copies the function and optimises the
+            copy (`SpecializeFunction` of its function optimizer).
     """
 
     shapes: tf.Tensor
@@ -55,7 +57,7 @@ class StepGeometry:
     parts: Mapping[int, tf.Tensor]
     buffers: tuple[Buffer, ...]
     copies: tuple[tf.Tensor, ...]
-    empty: tf.Tensor
+    labels: Mapping[str, tf.Tensor]
 
     def table(self, sweep: Sweep) -> tf.Tensor:
         """Return the geometry of the strips or tiles of a sweep or a replay."""
@@ -67,13 +69,20 @@ class StepGeometry:
             return {}
         return {v: self.copies[sweep.index][n] for n, v in enumerate(sweep.observed)}
 
-    def label(self, text: str) -> tf.Tensor:
-        """Return the name of a sweep in progress messages, as a tensor that is not a constant.
 
-        A constant would undo the sharing of traces: for every call that passes one, or leaves a result unused,
-        TensorFlow copies the function and optimises the copy (`SpecializeFunction` of its function optimizer).
-        """
-        return tf.strings.join([text, self.empty])
+DIRECTIONS = ("forward", "replay before", "backward")
+"""Directions of `label`."""
+
+
+def label(direction: str, sweep: Sweep, layout: Layout) -> str:
+    """Return the name of a sweep in progress messages, such as "forward 1/53".
+
+    Args:
+        direction: One of `DIRECTIONS`.
+        sweep: The sweep, or a replay of it.
+        layout: Its layout.
+    """
+    return f"{direction} {sweep.index + 1}/{len(layout.sweeps)}"
 
 
 def trace(
@@ -146,8 +155,15 @@ def trace(
         dict(zip(folded, tables[len(sweeps) :], strict=True)),
         _buffers(graph, narrow) if layout.kept else (),
         tuple(copies),
-        tf.ensure_shape(empty, []),
+        _labels(layout, empty),
     )
+
+
+def _labels(layout: Layout, empty: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Return every `label` as a tensor that depends on `empty`, an empty string."""
+    texts = [label(d, sweep, layout) for d in DIRECTIONS for sweep in layout.sweeps]
+    tensors = tf.unstack(tf.strings.join([texts, tf.ensure_shape(empty, [])]))
+    return dict(zip(texts, tensors, strict=True))
 
 
 def _shape_of(image: tf.Tensor, axes: int) -> tf.Tensor:

@@ -77,7 +77,7 @@ class SweepCalls:
         Args:
             sweep: The sweep.
             state: State of the step.
-            label: Name of the sweep in progress messages.
+            label: One of `StepGeometry.labels`.
             counts_channels: Whether the sweep needs the numbers of channels of the observed images, if a trace of it
                 serves any.
             strips: `table` and `copies` of `SweepGeometry`. Default: those of the step.
@@ -89,7 +89,7 @@ class SweepCalls:
         counted = sweep.observed if counts_channels and canonical.any_channels else ()
         return SweepTensors(
             SweepGeometry(
-                geometry.label(label),
+                geometry.labels[label],
                 state.done,
                 table,
                 tf.stack([geometry.extents[v] for v in canonical.ids]),

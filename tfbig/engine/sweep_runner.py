@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfbig.engine import sweep_loop
 from tfbig.engine.new_stores import NewStores
+from tfbig.engine.step_geometry import label
 from tfbig.engine.sweep_calls import SweepCalls
 from tfbig.engine.sweep_state import StepState
 from tfbig.engine.sweep_tensors import Structure, SweepTensors
@@ -99,15 +100,16 @@ class SweepRunner:
         return HostImage(host_store.copy(cotangent) if added else cotangent)
 
     def _forward(self, sweep: Sweep, state: StepState) -> None:
-        partials = self._fill(sweep, state, f"forward {sweep.index + 1}/{len(state.sweeps)}")
+        partials = self._fill(sweep, state, label("forward", sweep, state.layout))
         with self.calls.on_accelerator():
             state.finish_reductions(sweep, partials)
 
     def _replay(self, sweep: Sweep, state: StepState) -> None:
-        self._fill(sweep, state, f"replay before {sweep.index + 1}/{len(state.sweeps)}")
+        self._fill(sweep, state, label("replay before", sweep, state.layout))
 
     def _both(self, sweep: Sweep, state: StepState) -> None:
-        partials = self._run_backward(sweep, state, _label(sweep, state), set(), fused=True)
+        name = label("backward", sweep, state.layout)
+        partials = self._run_backward(sweep, state, name, set(), fused=True)
         with self.calls.on_accelerator():
             state.finish_reductions(sweep, partials)
 
@@ -116,17 +118,17 @@ class SweepRunner:
 
     def _backward(self, sweep: Sweep, state: StepState) -> None:
         self.pull_wholes(sweep.wholes, state)
-        label = _label(sweep, state)
-        rest = self._fold(sweep, state, label)
+        name = label("backward", sweep, state.layout)
+        rest = self._fold(sweep, state, name)
         needed = _reduced(rest, state) - _reduced(sweep.without(rest.nodes), state)
-        self._run_backward(rest, state, label, needed, fused=False)
+        self._run_backward(rest, state, name, needed, fused=False)
 
-    def _fill(self, sweep: Sweep, state: StepState, label: str) -> list[Structure]:
+    def _fill(self, sweep: Sweep, state: StepState, name: str) -> list[Structure]:
         """Store the images that a sweep writes, and return the partial sums of its reductions."""
         stores = self.stores.images(state, sweep)
         sinks = {v: Sink(key) for v, key in state.sinks.items() if v in sweep.writes}
         targets: dict[int, StripTarget] = {**stores, **sinks}
-        tensors = self.calls.tensors(sweep, state, label, counts_channels=True)
+        tensors = self.calls.tensors(sweep, state, name, counts_channels=True)
         tensors = _with_stores(tensors, targets=targets)
         call = self.calls.call(sweep_loop.forward, sweep, state, tensors)
         state.done, (partials, states) = call
@@ -138,20 +140,20 @@ class SweepRunner:
         return partials
 
     def _run_backward(
-        self, sweep: Sweep, state: StepState, label: str, needed: set[int], fused: bool
+        self, sweep: Sweep, state: StepState, name: str, needed: set[int], fused: bool
     ) -> list[Structure]:
         """Run a sweep backward and return the partial sums of its reductions, if it is fused.
 
         Args:
             sweep: The sweep.
             state: State of the step.
-            label: Name of the sweep in progress messages.
+            name: One of `StepGeometry.labels`.
             needed: Images that the sweep wrote and whose values its backward pass needs.
             fused: Whether the forward runs in the same pass.
         """
         targets = [v for v in sweep.reads if v in state.learned]
         fresh = self._allocate_gradients(targets, state, sweep.axes)
-        tensors = self.calls.tensors(sweep, state, label, counts_channels=fused)
+        tensors = self.calls.tensors(sweep, state, name, counts_channels=fused)
         tensors = _with_stores(
             _with_gradients(tensors, sweep, state),
             written={v: state.images[v] for v in sweep.writes if v in needed},
@@ -196,7 +198,7 @@ class SweepRunner:
         state.d_images |= {v: HostImage(array) for v, array in zip(filled, zeros, strict=True)}
         return [v for v in fresh if not isinstance(stores[v], HostImage | TiledGradient)]
 
-    def _fold(self, sweep: Sweep, state: StepState, label: str) -> Sweep:
+    def _fold(self, sweep: Sweep, state: StepState, name: str) -> Sweep:
         """Add the gradients of statistics to those of stored images, and return the sweep without these reductions."""
         nodes = [
             n
@@ -207,11 +209,11 @@ class SweepRunner:
         ]
         for value in dict.fromkeys(n.inputs[0] for n in nodes):
             reductions = tuple(n for n in nodes if n.inputs[0] == value)
-            self._fold_one(sweep, value, reductions, state, label)
+            self._fold_one(sweep, value, reductions, state, name)
         return sweep.without(nodes)
 
     def _fold_one(
-        self, sweep: Sweep, value: int, nodes: tuple[Node, ...], state: StepState, label: str
+        self, sweep: Sweep, value: int, nodes: tuple[Node, ...], state: StepState, name: str
     ) -> None:
         """Add the gradients of the statistics of one image to its gradient, tile by tile if tiles are skipped."""
         axes = sweep.axes if sweep.skips else 1
@@ -223,7 +225,7 @@ class SweepRunner:
             strips = table, {value: state.geometry.copies_of(sweep)[value]}
         else:
             strips = state.geometry.parts[value], {}
-        tensors = self.calls.tensors(single, state, label, strips=strips)
+        tensors = self.calls.tensors(single, state, name, strips=strips)
         tensors = _with_stores(
             _with_gradients(tensors, single, state),
             written={value: state.images[value]},
@@ -231,10 +233,6 @@ class SweepRunner:
         )
         state.done = self.calls.call(sweep_loop.fold, single, state, tensors)
         state.d_images[value] = state.d_images[value].after(state.done)
-
-
-def _label(sweep: Sweep, state: StepState) -> str:
-    return f"backward {sweep.index + 1}/{len(state.sweeps)}"
 
 
 def _whole_backward(node: Node, state: StepState) -> None:
