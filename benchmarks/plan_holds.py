@@ -151,6 +151,7 @@ def measure(_: Arguments, network: str, size: str, budget: str, kind: str) -> di
         "replays": len(plan.layout.replays),
         "nodes": sum(len(s.nodes) for s in sweeps),
         "strips": sum(c.strips for c in (*plan.costs, *plan.replay_costs)),
+        "variables": len(big.trainable_variables),
         "weights": sum(
             v.value.dtype.size * v.shape.num_elements() for v in big.trainable_variables
         ),

@@ -47,5 +47,5 @@ def test_replays_take_fixed_bytes() -> None:
     straight, replayed = (
         Pricing(problem).price(Layout(sweeps, replays), PLENTY) for replays in ((), (replay,))
     )
-    assert straight.projected.fixed == problem.fixed_bytes
-    assert replayed.projected.fixed == problem.fixed_bytes + replay_bytes([replay])
+    assert straight.projected.fixed == problem.fixed_bytes(Layout(sweeps))
+    assert replayed.projected.fixed == straight.projected.fixed + replay_bytes([replay])

@@ -5,9 +5,10 @@ The numbers were fitted to runs of `benchmarks/plan_holds.py`, see "Memory that 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from tfbig.network.graph import Graph, Local, Node, Reduce
 from tfbig.plan.canonical import Canonical
@@ -33,25 +34,33 @@ class TraceBytes:
     node: int
     whole: int
 
-    def of(self, graph: Graph, sweeps: Iterable[Sweep]) -> int:
-        """Return the bytes of sweeps.
-
-        Nodes that only cast or scale the elements of an input are not counted: they are one or two operations, and
-        whether there is a cast depends on the data.
-
-        Args:
-            graph: Graph of the sweeps.
-            sweeps: The sweeps of a step.
-
-        Returns:
-            Number of bytes.
-        """
+    def of(self, sweeps: Iterable[Traced]) -> int:
+        """Return the bytes of sweeps."""
         sweeps = list(sweeps)
-        counted = [n for n in graph.nodes if not _converts_input(graph, n)]
-        lengths = {Canonical(graph, s).key: len({*s.nodes}.intersection(counted)) for s in sweeps}
-        traced, wholes = sum(lengths.values()), sum(len(s.wholes) for s in sweeps)
-        calls = self.runtime + len(sweeps) * self.sweep
-        return calls + traced * self.node + wholes * self.whole
+        traced = sum({sweep.key: sweep.nodes for sweep in sweeps}.values())
+        wholes = sum(sweep.wholes for sweep in sweeps)
+        return self.runtime + len(sweeps) * self.sweep + traced * self.node + wholes * self.whole
+
+
+class Traced(NamedTuple):
+    """What the bytes of a sweep depend on.
+
+    Args:
+        key: Equal for sweeps that share a trace.
+        nodes: Number of its nodes, without those that only cast or scale the elements of an input: they are one or two
+            operations, and whether there is a cast depends on the data.
+        wholes: Number of its nodes on whole values.
+    """
+
+    key: str
+    nodes: int
+    wholes: int
+
+    @classmethod
+    def of(cls, graph: Graph, sweep: Sweep) -> Traced:
+        """Return that of a sweep of a graph; cut along other axes, it has another trace."""
+        nodes = sum(not _converts_input(graph, node) for node in sweep.nodes)
+        return cls(Canonical(graph, sweep).key, nodes, len(sweep.wholes))
 
 
 def _converts_input(graph: Graph, node: Node) -> bool:
@@ -117,25 +126,24 @@ def freed_bytes(device_bytes: int, image_bytes: Mapping[int, int]) -> int:
 
 
 def fixed_bytes(
-    graph: Graph, sweeps: Sequence[Sweep], training: bool, frozen: Collection[Sweep] = ()
+    graph: Graph, sweeps: Iterable[Traced], training: bool, frozen: Iterable[Traced] = ()
 ) -> int:
     """Return the bytes of a step without replays, for any image size.
 
     Args:
         graph: Graph of the step.
-        sweeps: Its sweeps.
+        sweeps: Its sweeps with a backward pass; all, if none follows.
         training: Whether a backward pass follows. Then every trainable weight has a gradient, and the largest three
             more tensors of its size: the gradients of two strips, and what the optimizer computes.
-        frozen: Sweeps without a backward pass.
+        frozen: Sweeps without a backward pass in a training step.
 
     Returns:
         Number of bytes.
     """
     if not training:
-        return INFERENCE.of(graph, sweeps)
+        return INFERENCE.of(sweeps)
     compiles = any(isinstance(n.op, Reduce) and n.op.compiled for n in graph.nodes)
-    traces = TRAINING.of(graph, (s for s in sweeps if s not in frozen))
-    traces += FROZEN.of(graph, frozen)
+    traces = TRAINING.of(sweeps) + FROZEN.of(frozen)
     return traces + compiles * COMPILER_BYTES + gradient_bytes(graph)
 
 

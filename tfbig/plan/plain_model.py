@@ -6,7 +6,7 @@ from math import inf, prod
 
 from tfbig.network.graph import Local, Whole
 from tfbig.plan.cost import bytes_of, operations_of
-from tfbig.plan.fixed_bytes import TraceBytes, gradient_bytes
+from tfbig.plan.fixed_bytes import TraceBytes, Traced, gradient_bytes
 from tfbig.plan.lifetimes import Moment, Timeline
 from tfbig.plan.limits import KERNEL_ELEMENTS, Projected
 from tfbig.plan.passes import Kind
@@ -110,10 +110,10 @@ def plan_of(problem: Problem) -> Plan | None:
 def _fixed_bytes(problem: Problem, sweep: Sweep) -> int:
     """Return the bytes of a step that do not depend on the size of its images."""
     graph, training = problem.prepared.graph, problem.prepared.options.training
-    compiled = sum(n.op.compiled for n in sweep.locals)
+    compiled, traced = sum(n.op.compiled for n in sweep.locals), [Traced.of(graph, sweep)]
     if not training:
-        return INFERENCE.of(graph, [sweep]) + compiled * COMPILED[1]
-    return TRAINING.of(graph, [sweep]) + compiled * COMPILED[0] + gradient_bytes(graph)
+        return INFERENCE.of(traced) + compiled * COMPILED[1]
+    return TRAINING.of(traced) + compiled * COMPILED[0] + gradient_bytes(graph)
 
 
 def most_elements(problem: Problem) -> int:

@@ -13,7 +13,7 @@ from tfbig.network.graph import Graph, Local, Node
 from tfbig.plan.cost import bytes_of
 from tfbig.plan.cut_search import TWO_CORES
 from tfbig.plan.cut_search import choose as choose_cuts
-from tfbig.plan.fixed_bytes import fixed_bytes
+from tfbig.plan.fixed_bytes import Traced, fixed_bytes
 from tfbig.plan.plan import Rates
 from tfbig.plan.sweeps import Layout, Sweep, schedule
 from tfbig.system import progress
@@ -120,6 +120,7 @@ class PreparedGraph:
         self.rates = options.rates.times(options.devices)
         self._device_bytes = device_bytes
         self._found: Cuts = {} if found is None else found
+        self._known: dict[tuple[int, int], Traced] = {}  # by index and axes of a sweep
 
     @cached_property
     def cuts(self) -> frozenset[int]:
@@ -197,14 +198,26 @@ class PreparedGraph:
         is_fused = self.fused and [n.output for n in sweep.reductions] == self.graph.outputs
         return is_fused or any(n.output in learned for n in sweep.nodes)
 
-    def fixed_bytes(self, learned: Container[int]) -> int:
-        """Return the bytes of a step for any image size, without freed strips.
+    def fixed_bytes(self, sweeps: Sequence[Sweep], learned: Container[int]) -> int:
+        """Return the bytes of a step for any image size, without freed strips and replays.
 
         Args:
+            sweeps: Its sweeps, with the axes that they are cut along.
             learned: Values that need a gradient.
         """
-        frozen = [sweep for sweep in self.sweeps if not self.runs_backward(sweep, learned)]
-        return fixed_bytes(self.graph, self.sweeps, self.options.training, frozen)
+        training = self.options.training
+        learning = {s.index for s in sweeps if not training or self.runs_backward(s, learned)}
+        others, frozen = (
+            [self._traced(s) for s in sweeps if (s.index in learning) is wanted]
+            for wanted in (True, False)
+        )
+        return fixed_bytes(self.graph, others, training, frozen)
+
+    def _traced(self, sweep: Sweep) -> Traced:
+        key = sweep.index, sweep.axes
+        if key not in self._known:
+            self._known[key] = Traced.of(self.graph, sweep)
+        return self._known[key]
 
     def repeated_operations(self, layout: Layout, batch: int, extents: Mapping[int, Size]) -> int:
         """Return the operations of nodes that an earlier sweep has run already, except cheap nodes.

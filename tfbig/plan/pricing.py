@@ -69,10 +69,10 @@ class Problem:
         graph = self.prepared.graph
         return {v: kept_bytes(graph, v, self.batch, self.extents) for v in self.extents}
 
-    @cached_property
-    def fixed_bytes(self) -> int:
-        """Bytes of a step besides its images and strips, in the layout that stores every image."""
-        fixed = self.prepared.fixed_bytes(self.learned)
+    def fixed_bytes(self, layout: Layout) -> int:
+        """Return the bytes of a step besides its images and strips, in a layout that knows the axes of its sweeps."""
+        fixed = self.prepared.fixed_bytes(layout.sweeps, self.learned)
+        fixed += replay_bytes(layout.replays)
         if not self.limits.shared:
             return fixed
         return fixed + freed_bytes(self.limits.device, self.image_bytes)
@@ -151,7 +151,7 @@ class Pricing:
         bare = replace(layout, sweeps=sweeps, replays=replays, kept=frozenset())
         timeline, repeated = self._step_of(layout)
         device = max(c.strip_bytes for c in (*costs, *replay_costs))
-        fixed = problem.fixed_bytes + replay_bytes(layout.replays)
+        fixed = problem.fixed_bytes(bare)
         return Plan(
             shape=problem.shape,
             layout=bare,
