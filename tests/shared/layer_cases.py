@@ -42,6 +42,9 @@ class Case:
         float64: Whether TensorFlow computes it in float64; otherwise it is compared in float32.
         saves: Whether Keras loads it without more ado.
         partly_float32: Whether TensorFlow computes a part of it in float32, between layers in float64.
+        divides: Whether equal maxima share the gradient, which is then exact in float32 for some numbers of them only.
+        ties: Whether no gradient is compared where maxima are equal: in volumes, TensorFlow gives it to each of them
+            (`MaxPool3DGrad`), and so too much, unless oneDNN computes it, which depends on the graph.
     """
 
     of: str
@@ -59,6 +62,8 @@ class Case:
     float64: bool = True
     saves: bool = True
     partly_float32: bool = False
+    divides: bool = False
+    ties: bool = False
 
     @property
     def name(self) -> str:
@@ -112,9 +117,7 @@ def layer(kind: type, *options: Mapping[str, Any], **traits: Any) -> Iterable[Ca
         yield Case(f"layers.{kind.__name__}", apply, _note(each), **traits)
 
 
-IN_FLOAT32 = {
-    f"{adaptive}{kind}PoolingND3" for adaptive in ("", "Adaptive") for kind in ("Max", "Average")
-}
+IN_FLOAT32 = {f"{kind}PoolingND3" for kind in ("Max", "Average", "AdaptiveAverage")}
 """Layers that TensorFlow does not compute in float64."""
 
 
@@ -124,7 +127,8 @@ def of_rank(name: str, *options: Mapping[str, Any], **traits: Any) -> Iterable[C
         kind = getattr(layers, name.replace("ND", f"{spatial}D"), None)
         float64 = f"{name}{spatial}" not in IN_FLOAT32
         if kind is not None:
-            yield from layer(kind, *options, spatial=spatial, float64=float64, **traits)
+            ties = name == "MaxPoolingND" and spatial == 3
+            yield from layer(kind, *options, spatial=spatial, float64=float64, ties=ties, **traits)
 
 
 def operation(name: str, apply: Callable[..., Any], note: str = "", **traits: Any) -> Case:
@@ -228,7 +232,7 @@ POOLING = [
         exact=False,
     ),
     *of_rank("GlobalAveragePoolingND", options(), options(keepdims=True), exact=False),
-    *of_rank("GlobalMaxPoolingND", options(), options(keepdims=True)),
+    *of_rank("GlobalMaxPoolingND", options(), options(keepdims=True), divides=True),
 ]
 
 RESAMPLING = [
@@ -281,14 +285,33 @@ ADAPTIVE = [
         skips=False,
         fixed=True,
     ),
-    *of_rank(
-        "AdaptiveMaxPoolingND",
-        options(output_size=4),
-        options(output_size=7),
+    *(
+        case
+        for spatial, kind in enumerate(
+            (layers.AdaptiveMaxPooling1D, layers.AdaptiveMaxPooling2D), 1
+        )
+        for case in layer(
+            kind,
+            options(output_size=4),
+            options(output_size=7),
+            spatial=spatial,
+            skips=False,
+            fixed=True,
+        )
+    ),
+    *layer(layers.AdaptiveMaxPooling2D, options(output_size=(3, 13)), skips=False, fixed=True),
+    # Keras pools along one axis after the other, so windows that overlap make ties.
+    *layer(
+        layers.AdaptiveMaxPooling3D,
+        options(output_size=(4, 3, 2)),
+        options(output_size=(2, 3, 4)),
+        spatial=3,
+        size=(8, 6, 4),
+        float64=False,
+        ties=True,
         skips=False,
         fixed=True,
     ),
-    *layer(layers.AdaptiveMaxPooling2D, options(output_size=(3, 13)), skips=False, fixed=True),
 ]
 """Keras computes these for images of known size only."""
 
@@ -696,21 +719,20 @@ OPERATIONS: list[Case] = [
     operation(
         "mean", lambda x: ops.mean(x, -1, keepdims=True), "axis=-1, keepdims=True", exact=False
     ),
-    operation("max", lambda x: ops.max(x, -1, keepdims=True), "axis=-1, keepdims=True"),
+    operation(
+        "max", lambda x: ops.max(x, -1, keepdims=True), "axis=-1, keepdims=True", divides=True
+    ),
     operation("mean", lambda x: ops.mean(x, (1, 2)), "axis=(1, 2)", exact=False),
-    operation("max", lambda x: ops.max(x, (2, 1)), "axis=(2, 1)"),
+    operation("max", lambda x: ops.max(x, (2, 1)), "axis=(2, 1)", divides=True),
     *(
-        operation(name, lambda x, n=name, o=o: getattr(ops, n)(x, **o), _note(o), exact=exact)
-        for name, exact in (
-            *(("sum", True), ("mean", False), ("max", True), ("min", True), ("std", False)),
-            *(
-                ("var", False),
-                ("prod", False),
-                ("logsumexp", False),
-                ("amax", True),
-                ("amin", True),
-            ),
+        operation(
+            name,
+            lambda x, n=name, o=o: getattr(ops, n)(x, **o),
+            _note(o),
+            exact=name in ("sum", "max", "min", "amax", "amin"),
+            divides=name in ("max", "min", "amax", "amin"),
         )
+        for name in ("sum", "mean", "max", "min", "std", "var", "logsumexp", "amax", "amin")
         for o in (
             options(axis=-1),
             options(axis=(1, 2), keepdims=True),
@@ -718,7 +740,20 @@ OPERATIONS: list[Case] = [
         )
     ),
     operation("std", lambda x: x - ops.std(x, (0, 1, 2), keepdims=True), "of a batch", exact=False),
-    operation("min", lambda x: ops.min(x, (1, 2)), "axis=(1, 2)"),
+    operation("min", lambda x: ops.min(x, (1, 2)), "axis=(1, 2)", divides=True),
+    *(
+        operation(
+            "prod",
+            lambda x, o=o: ops.prod(1 + 0.01 * ops.tanh(x), **o),  # whose product is a number
+            _note(o),
+            exact=False,
+        )
+        for o in (
+            options(axis=-1),
+            options(axis=(1, 2), keepdims=True),
+            options(axis=(1, 2, 3)),
+        )
+    ),
     operation("prod", lambda x: ops.prod(ops.maximum(x, 0.0), (1, 2)), "with zeros", exact=False),
     operation("all", lambda x: ops.all(x > -1.0, (1, 2)), "axis=(1, 2)"),
     operation("all", lambda x: ops.all(x > -1.0, -1, keepdims=True), "axis=-1"),

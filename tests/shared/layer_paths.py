@@ -208,6 +208,12 @@ OF_PIXELS = ("traced", "predict_to")
 WITH_TARGETS = ("train_on_batch", "evaluate", "fit")
 """Paths on which targets differ from pixel to pixel if an output is an image."""
 
+WITH_GRADIENTS = ("tape", "train_on_batch", "fit")
+"""Paths that compute gradients."""
+
+WITH_TIES = ("integers", "background")
+"""Ways in which many neighbouring pixels are equal."""
+
 FLOAT32 = 420 * 2**-24
 """Error of float32 sums in different orders, of the pixels of two images of 7 x 6 x 5."""
 
@@ -222,6 +228,8 @@ def combinations(case: Case) -> list[tuple[str, str]]:
         for way in WAYS
         for path in PATHS
         if (way != "integers" or (case.exact and path in ON_INTEGERS))
+        and not (way == "integers" and path == "tape" and case.divides)
+        and not (way in WITH_TIES and path in WITH_GRADIENTS and case.ties)
         and (path != "saved" or case.saves)
         and (way != "tiles" or (case.tiles and case.spatial > 1))
     ]
