@@ -241,7 +241,12 @@ RESAMPLING = [
         layers.UpSampling2D,
         options(size=(2, 3)),
     ),
-    *layer(layers.UpSampling2D, options(size=2, interpolation="bilinear"), exact=False),
+    *layer(
+        layers.UpSampling2D,
+        options(size=2, interpolation="bilinear"),
+        exact=False,
+        partly_float32=True,
+    ),
     *of_rank("ZeroPaddingND", options(padding=2)),
     *layer(layers.ZeroPadding1D, options(padding=(0, 3)), spatial=1),
     *layer(layers.ZeroPadding2D, options(padding=((1, 2), (0, 3)))),
