@@ -1,6 +1,6 @@
 """Accumulate the gradient of a bag slice by slice with `tf.GradientTape`, and compare it with that of the whole bag.
 
-    python examples/abmil_accumulation.py
+    python examples/abmil_accumulation.py [--seed 0]
 
 A bag of 64 drawn tiles goes through an encoder and an attention pool (ABMIL). The plain gradient records all tiles on
 one tape. `accumulated` needs the memory of 16 tiles: it computes all features without a tape, takes the gradient of the
@@ -9,6 +9,7 @@ loss with respect to the features, and then sends the slices through the encoder
 how far the gradients of both are from the plain one.
 """
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -63,9 +64,9 @@ def accumulated(encoder: keras.Model, pool: keras.Layer, bag: tf.Tensor, label: 
     return sums + pool_gradients
 
 
-def main() -> tuple[float, float]:
+def main(seed: int = 0) -> tuple[float, float]:
     """Print and return the largest relative differences of the accumulated gradient and of that of `MIL`."""
-    keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(seed)
     tiles, _ = mil.generate.shapes(INSTANCES)
     bag = tf.constant(tiles.read(0, INSTANCES) / 255, keras.config.floatx())
     label = tf.constant([1])
@@ -87,4 +88,6 @@ def main() -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=0, help="seed of the weights")
+    main(parser.parse_args().seed)

@@ -154,10 +154,11 @@ def train(
     size: tuple[int, int],
     steps: int,
     rate: float | keras.optimizers.schedules.LearningRateSchedule,
+    seed: int,
 ) -> None:
     """Train on random crops, one in a step, and print what they took."""
     big.compile(keras.optimizers.Adam(rate), "binary_crossentropy")
-    data, _parts = handles(image, labels, crops(image.shape, size, steps))
+    data, _parts = handles(image, labels, crops(image.shape, size, steps, seed))
     big.plan((1, *size, 1)).summary()
     start = time.perf_counter()
     loss = big.fit(data, shuffle=False, verbose=0).history["loss"][0]
@@ -174,6 +175,7 @@ def main(
     out: str | Path = "runs/gigapixel",
     small_steps: int = 400,
     mosaic: tuple[int, int] = (16000, 80000),
+    seed: int = 0,
 ) -> float:
     """Label, train, predict and draw the overlay; return the Dice score of the unseen part.
 
@@ -184,8 +186,9 @@ def main(
         out: Folder of the mosaic and the overlay.
         small_steps: Number of small crops, at most 1024 x 1024.
         mosaic: Rows and columns of the mosaic.
+        seed: Seed of the weights and of the places of the crops.
     """
-    keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(seed)
     out = output_folder.claim(out, [] if slide is None else [slide])
     if slide is None:
         slide = out / f"mosaic_{mosaic[0]}x{mosaic[1]}.tif"
@@ -201,7 +204,7 @@ def main(
         rows, columns = (
             min(*n) // UNET_STRIDE * UNET_STRIDE for n in zip(largest, size, most, strict=True)
         )
-        train(big, image, labels, (rows, columns), count, rate)
+        train(big, image, labels, (rows, columns), count, rate, seed)
     rows = image.shape[0] // UNET_STRIDE * UNET_STRIDE
     first = int(image.shape[1] * TRAINED)
     stop = first + (image.shape[1] - first) // UNET_STRIDE * UNET_STRIDE
@@ -228,6 +231,8 @@ if __name__ == "__main__":
     parser.add_argument("--crop", default="16000x64000", help="rows x columns, multiples of 128")
     parser.add_argument("--steps", type=int, default=4, help="crops to train on")
     parser.add_argument("--out", default="runs/gigapixel", help="folder of mosaic and overlay")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the weights and the crops")
     arguments = parser.parse_args()
     crop_rows, crop_columns = (int(n) for n in arguments.crop.split("x"))
-    main(arguments.slide, (crop_rows, crop_columns), arguments.steps, arguments.out)
+    crop_size = crop_rows, crop_columns
+    main(arguments.slide, crop_size, arguments.steps, arguments.out, seed=arguments.seed)

@@ -255,8 +255,8 @@ def test_front_without_unsupported_layers() -> None:
 def test_no_split_if_all_layers_stream(cut: Any) -> None:
     """Losses then run strip by strip."""
     big, _ = both(residual, **cut)
-    assert big.spatial
-    assert not both(residual, upto="b1_add")[0].spatial
+    assert big.outputs_stream
+    assert not both(residual, upto="b1_add")[0].outputs_stream
 
 
 def test_split_does_not_change_the_model() -> None:

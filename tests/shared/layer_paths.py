@@ -178,7 +178,7 @@ def _predict_to(pair: Pair, rtol: float, folder: Path) -> None:
     """Write the prediction of one image, if it is one image, of two axes or three."""
     expected = keras.tree.flatten(pair.twin(pair.x[:1], training=False))
     one_image = len(expected) == 1 and len(expected[0].shape) == len(pair.x.shape)
-    if one_image and pair.streamed.spatial and pair.case.spatial > 1:
+    if one_image and pair.streamed.outputs_stream and pair.case.spatial > 1:
         image = tfbig.open(pair.x[0])
         pair.streamed.predict_to(image, folder / "result.npy")
         assert_same(np.load(folder / "result.npy"), expected[0][0].numpy(), rtol)

@@ -189,7 +189,7 @@ class StreamedModel(ClassWeights, TwinModel):
     def compute_gradients(self, data: Any) -> gradient_step.Gradients:
         """Return the gradients of a batch and its logs, see `tfbig.streaming.gradient_step`."""
         data = self._with_labels(data)
-        if not self.spatial:
+        if not self.outputs_stream:
             return gradient_step.keras_gradients(self, self._dense(data))
         step = self._loss_step(data, training=True)
         if step.runs_plain:
@@ -212,7 +212,7 @@ class StreamedModel(ClassWeights, TwinModel):
     def test_step(self, data: Any) -> dict[str, Any]:
         """Evaluate one batch and return the logs."""
         data = self._with_labels(data)
-        if not self.spatial:
+        if not self.outputs_stream:
             return super().test_step(self._dense(data))
         step = self._loss_step(data, training=False)
         if step.runs_plain:
@@ -260,7 +260,7 @@ class StreamedModel(ClassWeights, TwinModel):
         return self.settings.budget
 
     @property
-    def spatial(self) -> bool:
+    def outputs_stream(self) -> bool:
         """True if every output is an image that streams; losses are then computed strip by strip."""
         return self._split is None and self._programs.images_out and not self._programs.bags
 
@@ -287,7 +287,7 @@ class StreamedModel(ClassWeights, TwinModel):
         else:
             shape, background = _shape_of(image), None
         self._inputs_reader.check_image(shape)
-        streams = self.spatial and (training or self.compiled)
+        streams = self.outputs_stream and (training or self.compiled)
         compiled = Compiled.of(self)
         with_loss = streams and compiled.loss is not None
         return self._programs.plan(shape, training, compiled, with_loss, background)
@@ -331,7 +331,7 @@ class StreamedModel(ClassWeights, TwinModel):
 
     def prediction_graph(self) -> Graph | None:
         """Return the graph of a prediction of images behind handles; None if not all layers stream."""
-        if not self.spatial:
+        if not self.outputs_stream:
             return None
         handles = [tf.TensorSpec([None], tf.string)] * len(self._functional_twin.inputs)
         return self._programs.forward(False, handles, Compiled.of(self), always_streams=True).graph
@@ -413,7 +413,7 @@ class StreamedModel(ClassWeights, TwinModel):
         training = step_function not in (self.test_step, self.predict_step)
         if training:
             trackers.build_optimizer(self)
-        if step_function != self.predict_step and self.spatial:
+        if step_function != self.predict_step and self.outputs_stream:
             return self._loss_step(data, training)
         forward = self._forward(keras.utils.unpack_x_y_sample_weight(data)[0], training)
         if step_function != self.predict_step:
@@ -494,7 +494,7 @@ class StreamedModel(ClassWeights, TwinModel):
         if self._split is not None:
             return prediction.whole(self, handle, path, convert)
         inputs, outputs = self._functional_twin.inputs, self._functional_twin.outputs
-        if len(inputs) != 1 or len(outputs) != 1 or not self.spatial or self._programs.rank == 3:
+        if len(inputs) != 1 or len(outputs) != 1 or not self.outputs_stream or self._programs.rank == 3:
             raise ValueError(
                 f"'{self.name}' has {len(inputs)} inputs and {len(outputs)} outputs; predict_to expects one image "
                 "[H, W, C] or [D, H, W, C] and returns one. Use predict."
