@@ -406,6 +406,7 @@ MERGING = [
         "layers.Multiply",
         lambda x: layers.Multiply()([x, layers.GlobalMaxPooling2D(keepdims=True)(x)]),
         "image, pooled image",
+        divides=True,
     ),
 ]
 
@@ -508,6 +509,7 @@ PIXELS_ENLARGED = [
             ]
         ),
         f"pixel enlarged, fixed={fixed}",
+        divides=True,
         size=(11, 9),
         fixed=fixed,
         skips=False,
@@ -520,6 +522,7 @@ PIXELS_ENLARGED = [
             [x, layers.UpSampling2D((11, 9))(layers.GlobalMaxPooling2D(keepdims=True)(x))]
         ),
         "pixel enlarged",
+        divides=True,
         size=(11, 9),
         skips=False,
     )
@@ -701,6 +704,7 @@ WINDOWED: list[Case] = [
         "broadcast_to",
         lambda x: x * ops.broadcast_to(ops.max(x, (1, 2), keepdims=True), (2, 11, 9, CHANNELS)),
         "pooled image",
+        divides=True,
         fixed=True,
         skips=False,
     ),
@@ -720,7 +724,12 @@ OPERATIONS: list[Case] = [
     operation("log_softmax", lambda x: ops.log_softmax(x), exact=False),
     operation("sparsemax", lambda x: ops.sparsemax(x), exact=False),
     operation("multiply", lambda x: x * np.array([0.5, 1.5, -2.0, 1.0]), "array per channel"),
-    operation("multiply", lambda x: x * ops.max(x, (1, 2), keepdims=True), "pooled image"),
+    operation(
+        "multiply",
+        lambda x: x * ops.max(x, (1, 2), keepdims=True),
+        "pooled image",
+        divides=True,
+    ),
     operation(
         "mean", lambda x: ops.mean(x, -1, keepdims=True), "axis=-1, keepdims=True", exact=False
     ),
@@ -820,11 +829,19 @@ OPERATIONS: list[Case] = [
         "einsum",
         lambda x: ops.einsum("nhwc,nc->nhwc", x, layers.GlobalMaxPooling2D()(x)),
         "image, vector",
+        divides=True,
     ),
     operation("stack", lambda x, y: ops.max(ops.stack([x, y], -1), -1), "axis=-1", inputs=2),
     operation("unstack", lambda x: ops.expand_dims(ops.unstack(x, axis=-1)[2], -1), "axis=-1"),
-    operation("expand_dims", lambda x: ops.expand_dims(ops.max(x, -1), -1), "axis=-1"),
-    operation("squeeze", lambda x: ops.squeeze(ops.max(x, -1, keepdims=True), -1), "axis=-1"),
+    operation(
+        "expand_dims", lambda x: ops.expand_dims(ops.max(x, -1), -1), "axis=-1", divides=True
+    ),
+    operation(
+        "squeeze",
+        lambda x: ops.squeeze(ops.max(x, -1, keepdims=True), -1),
+        "axis=-1",
+        divides=True,
+    ),
     operation(
         "reshape",
         lambda x: ops.reshape(
