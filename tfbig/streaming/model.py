@@ -494,7 +494,12 @@ class StreamedModel(ClassWeights, TwinModel):
         if self._split is not None:
             return prediction.whole(self, handle, path, convert)
         inputs, outputs = self._functional_twin.inputs, self._functional_twin.outputs
-        if len(inputs) != 1 or len(outputs) != 1 or not self.outputs_stream or self._programs.rank == 3:
+        if (
+            len(inputs) != 1
+            or len(outputs) != 1
+            or not self.outputs_stream
+            or self._programs.rank == 3
+        ):
             raise ValueError(
                 f"'{self.name}' has {len(inputs)} inputs and {len(outputs)} outputs; predict_to expects one image "
                 "[H, W, C] or [D, H, W, C] and returns one. Use predict."
