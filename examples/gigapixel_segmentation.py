@@ -173,7 +173,7 @@ def main(
     size: tuple[int, int] = (16000, 64000),
     steps: int = 4,
     out: str | Path = "runs/gigapixel",
-    small_steps: int = 400,
+    small_steps: int = 1000,
     mosaic: tuple[int, int] = (16000, 80000),
     seed: int = 0,
 ) -> float:
