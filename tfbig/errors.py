@@ -1,16 +1,35 @@
 """Exceptions defined by tfbig, all with one base class."""
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
 
 class Advice(Enum):
-    """Advice about an error of a file, in the words of Python; the command line words it in its flags."""
+    """What to do about an error, in the words of Python; the command line words it in its flags.
 
-    PIXEL_SIZE = "Pass mpp={mpp} to open_slide."
-    STORED_PIXELS = "Pass level=0 to use the pixels as they are, or resample the slide."
-    PLANE = "Pass z=0, or another plane up to {last}, or z='max' for the largest value at each pixel to open_slide."
-    CLASSES = "Pass classes=('NAME', ...) of OutlineRule: the names of the classes that count."
+    Several pieces of advice are joined by "or" into the sentence that ends the message.
+    """
+
+    PIXEL_SIZE = "Pass mpp={mpp} to open_slide"
+    STORED_PIXELS = "Pass level=0 to use the pixels as they are, or resample the slide"
+    PLANE = "Pass z=0, or another plane up to {last}, or z='max' for the largest value at each pixel to open_slide"
+    CLASSES = "Pass classes=('NAME', ...) of OutlineRule: the names of the classes that count"
+    RAISE_DEVICE = "Raise `device` to {need}"
+    LOWER_DEVICE = (
+        "Lower `device` of the Budget (it is now half of what it was), use smaller images or a smaller batch, or end "
+        "other processes that use the device"
+    )
+    RAISE_HOST = "Raise `host` to {need}"
+    LOWER_HOST = "Lower `host` of the Budget to store less there, use smaller images, or end other programs that use memory"  # noqa: E501
+    RAISE_DISK = "`disk`"
+    SMALLER_STRIPS = "use {smaller}"
+    SMALLER_IMAGES = "use smaller images or a smaller batch"
+    SMALLER_OR_NARROWER = "use smaller images, a smaller batch or store='{store}'"
+    CREATE_SCRATCH = "create it, or choose another with Budget(scratch=...)"
+    CLEAR_SCRATCH = "Delete files, choose another directory with Budget(scratch=...), or use less of it with Budget(disk=...)"  # noqa: E501
+    SMALLER_PATCH = "Use smaller patches, pad the image (tfbig.sources.Padded), or exclude it"
+    PAD = "Pad it (tfbig.sources.Padded)"
 
 
 class TfbigError(Exception):
@@ -28,14 +47,49 @@ class TfbigError(Exception):
     _keras_call_info_injected = True
 
 
-class BudgetError(TfbigError, ValueError):
+class AdvisedError(TfbigError):
+    """Base class of errors whose advice names arguments of Python, or flags; never raised itself.
+
+    Args:
+        message: Error message.
+        *advice: What to do, which ends the message.
+        **values: Values that the advice names.
+
+    Attributes:
+        problem: The message without the advice.
+        advice: See above; empty if the message says what to do.
+        values: See above.
+    """
+
+    def __init__(self, message: object = "", *advice: Advice, **values: Any) -> None:
+        self.problem, self.advice, self.values = str(message), advice, values
+        super().__init__(self.worded({each: each.value for each in advice}))
+
+    def worded(self, words: Mapping[Advice, str]) -> str:
+        """Return the message with advice in other words, which have the same values in braces."""
+        if not self.advice:
+            return self.problem
+        advice = ", or ".join(words[each] for each in self.advice)
+        return f"{self.problem} {advice.format(**self.values)}."
+
+
+class SmallImageError(AdvisedError, ValueError):
+    """Raised if an image is smaller than a patch."""
+
+
+class BudgetError(AdvisedError, ValueError):
     """Raised before anything runs if a plan or a file does not fit the allowed memory or disk space.
 
     Args:
         message: Error message.
+        *advice: What to do, which ends the message.
         need_bytes: Device bytes that the smallest strip needs, if it does not fit the device limit.
+        **values: Values that the advice names.
 
     Attributes:
+        problem: The message without the advice.
+        advice: See above; empty if the message says what to do.
+        values: See above.
         need_bytes: See above; 0 if the device is not what is too small.
 
     Example:
@@ -48,8 +102,10 @@ class BudgetError(TfbigError, ValueError):
         True
     """
 
-    def __init__(self, message: str, need_bytes: int = 0) -> None:
-        super().__init__(message)
+    def __init__(
+        self, message: object = "", *advice: Advice, need_bytes: int = 0, **values: Any
+    ) -> None:
+        super().__init__(message, *advice, **values)
         self.need_bytes = need_bytes
 
 
@@ -65,17 +121,17 @@ class UnsupportedLayerError(TfbigError, TypeError):
     """
 
 
-class SourceError(TfbigError, OSError):
+class SourceError(AdvisedError, OSError):
     """Raised if an image cannot be opened, read or written, or has an unsupported format.
 
     Args:
         message: Error message.
-        advice: What to do, which ends the message.
+        *advice: What to do, which ends the message.
         **values: Values that the advice names.
 
     Attributes:
         problem: The message without the advice.
-        advice: See above; None if the message says what to do.
+        advice: See above; empty if the message says what to do.
         values: See above.
 
     Example:
@@ -83,12 +139,6 @@ class SourceError(TfbigError, OSError):
         Traceback (most recent call last):
         tfbig.errors.SourceError: missing.npy: ...
     """
-
-    def __init__(self, message: object = "", advice: Advice | None = None, **values: Any) -> None:
-        self.problem, self.advice, self.values = str(message), advice, values
-        super().__init__(
-            self.problem if advice is None else f"{message} {advice.value.format(**values)}"
-        )
 
 
 class SourceWarning(UserWarning):

@@ -13,11 +13,16 @@ from samples import darkness
 import train
 from tfbig.cli import messages
 from tfbig.cli.main import main
+from tfbig.cli.settings.commands import COMMANDS
 from tfbig.errors import Advice, BudgetError, SourceError
 from tfbig.sources import read_coords
 
-ARGUMENT = re.compile(r"`(device|host|disk)`|Budget\(|\b(mpp|store|scratch|devices|strip_rows)=")
-"""Arguments of Python."""
+ARGUMENT = re.compile(
+    r"`(device|host|disk)`|Budget|\b(mpp|level|z|store|scratch|devices|strip_rows)=|tfbig\.|OutlineRule"
+)
+"""Arguments and names of Python."""
+WITHOUT_FLAGS = {Advice.SMALLER_OR_NARROWER, Advice.SMALLER_PATCH}
+"""Advice that some commands have no flags for."""
 
 
 def error_of(capsys, call):
@@ -75,16 +80,44 @@ def test_predict(tmp_path, capsys):
     assert not ARGUMENT.search(error)
 
 
+@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("advice", Advice)
-def test_advice_is_said_by_flags(advice):
-    """The command line says in flags what the library says in Python, with the same numbers."""
-    error = SourceError("a.tif: is wrong.", advice, mpp=0.25, last=7)
-    text = messages.in_flags(error, "train")
-    assert text.startswith("a.tif: is wrong. ") and "--" in text and not ARGUMENT.search(text)
-    assert str(error).startswith("a.tif: is wrong. Pass ")
-    numbers = re.findall(r"0\.25|7", str(error))
-    assert numbers == re.findall(r"0\.25|7", text)
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+def test_advice_is_said_by_flags(advice, command):
+    """The command line says in flags what the library says in Python, with the same values."""
+    values = {
+        "mpp": 0.25,
+        "last": 7,
+        "need": "3 GiB",
+        "smaller": "a batch of 1",
+        "store": "float16",
+    }
+    error = SourceError("a.tif: is wrong.", advice, **values)
+    text = messages.in_flags(error, command)
+    assert text.startswith("a.tif: is wrong. ") and text.endswith(".")
+    assert not ARGUMENT.search(text)
+    assert ("--" in text) or not ARGUMENT.search(str(error)) or advice in WITHOUT_FLAGS
+    for value in map(str, {**values, "store": ""}.values()):
+        assert (value in text) == (value in str(error))
+    assert messages.in_flags(pickle.loads(pickle.dumps(error)), command) == text
+
+
+def test_several_pieces_of_advice():
+    advice = Advice.RAISE_HOST, Advice.RAISE_DISK, Advice.SMALLER_IMAGES
+    error = BudgetError("too small.", *advice, need="3 GiB")
+    rest = "use smaller images or a smaller batch."
+    assert str(error) == f"too small. Raise `host` to 3 GiB, or `disk`, or {rest}"
+    assert messages.in_flags(error) == (
+        f"too small. Raise --host-memory to 3 GiB, or --disk, or {rest}"
+    )
+
+
+def test_a_text_is_not_rewritten():
+    """Names of files may look like arguments of Python."""
+    text = "`disk`.tif: Budget(scratch=...) or store='a'"
+    assert messages.in_flags(SourceError(text)) == text
+    assert messages.in_flags(ValueError(text), "plan") == text
+    advised = SourceError(text, Advice.STORED_PIXELS)
+    assert messages.in_flags(advised).startswith(f"{text} Use --level 0")
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tfbig import SourceError
+from tfbig.cli import messages
 from tfbig.cli.data.run_data import Data
 from tfbig.errors import one_line
 from tfbig.results import run_folder
@@ -31,7 +32,7 @@ class FailureLog:
 
     def __call__(self, error: Exception) -> None:
         """Report an error; `__call__` is what `Loop` expects."""
-        reason = one_line(error)
+        reason = one_line(messages.in_flags(error))
         item = reason.partition(": ")[0]
         if item in self.reported:
             return
@@ -94,7 +95,10 @@ def _readable(part: Any, report: FailureLog) -> Any:
     kept = [number for number, error in enumerate(errors) if error is None]
     items = tuple(_items(part)[number] for number in kept)
     named = zip(_items(part), errors, strict=True)
-    failed = (*part.failed, *((item.name, str(error)) for item, error in named if error))
+    failed = (
+        *part.failed,
+        *((item.name, messages.in_flags(error)) for item, error in named if error),
+    )
     return replace(part, labels=part.labels[kept], failed=failed, **{part.ITEMS: items})
 
 

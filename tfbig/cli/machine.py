@@ -70,10 +70,9 @@ def prepare(settings: T) -> T:
         tf.config.experimental.enable_op_determinism()
     begin(settings)
     try:
-        backend.devices_of(settings.devices)
+        backend.devices_of(settings.devices, "--devices ")
     except ValueError as error:
-        text = str(error).removeprefix("devices=")
-        raise FlagError(f"--devices {text}") from error
+        raise FlagError(str(error)) from error
     return fixed_budget(settings) if settings.deterministic else settings
 
 

@@ -2,45 +2,53 @@
 
 from __future__ import annotations
 
-import re
-
-from tfbig.errors import Advice, SourceError
+from tfbig.errors import Advice, AdvisedError
 from tfbig.units import counted
 
 _ADVICE = {
     Advice.PIXEL_SIZE: "Use --slide-mpp {mpp}, or --mpp-of FILE, a CSV with columns wsi,mpp, or --level 0 instead of "
-    "--mpp.",
-    Advice.STORED_PIXELS: "Use --level 0 for the pixels as they are, or resample the slide.",
-    Advice.PLANE: "Use --z 0, or another plane up to {last}, or --z max for the largest value at each pixel.",
-    Advice.CLASSES: "Name those that count with --outline-classes NAME.",
+    "--mpp",
+    Advice.STORED_PIXELS: "Use --level 0 for the pixels as they are, or resample the slide",
+    Advice.PLANE: "Use --z 0, or another plane up to {last}, or --z max for the largest value at each pixel",
+    Advice.CLASSES: "Name those that count with --outline-classes NAME",
+    Advice.RAISE_DEVICE: "Raise --device-memory to {need}",
+    Advice.LOWER_DEVICE: "Lower --device-memory (it is now half of what it was), use smaller images or a smaller "
+    "batch, or end other processes that use the device",
+    Advice.RAISE_HOST: "Raise --host-memory to {need}",
+    Advice.LOWER_HOST: "Lower --host-memory to store less there, use smaller images, or end other programs that use "
+    "memory",
+    Advice.RAISE_DISK: "--disk",
+    Advice.SMALLER_STRIPS: Advice.SMALLER_STRIPS.value,
+    Advice.SMALLER_IMAGES: Advice.SMALLER_IMAGES.value,
+    Advice.SMALLER_OR_NARROWER: Advice.SMALLER_IMAGES.value,
+    Advice.CREATE_SCRATCH: "create it, or choose another with --scratch",
+    Advice.CLEAR_SCRATCH: "Delete files, choose another directory with --scratch, or use less of it with --disk",
+    Advice.SMALLER_PATCH: "Use smaller patches, or leave the slide out",
+    Advice.PAD: "Use another --patch, or leave the image out",
 }
-"""What to do about an error of a file, by flags."""
-_FLAGS = (
-    (r"Budget\(scratch=\.\.\.\)", "--scratch"),
-    (r"Budget\(disk=\.\.\.\)", "--disk"),
-    (r"`device`( of the Budget)?", "--device-memory"),
-    (r"`host`( of the Budget)?", "--host-memory"),
-    (r"`disk`", "--disk"),
-    (r", pad the image \(tfbig\.sources\.Padded\), or exclude it", ", or leave the slide out"),
-)
-"""Patterns of what errors of budgets and devices call arguments of Python, and what the command line calls these."""
-_PRECISION = r" or --precision mixed_\1"
-_STORES = {"plan": r" or --store \1", "train": _PRECISION, "evaluate": _PRECISION}
-"""What replaces `store=`, by command; a prediction has the precision of its model."""
+"""What to do about an error, by flags; commands with further flags are in `_OF_COMMAND`."""
+_PRECISION = {
+    Advice.SMALLER_OR_NARROWER: "use smaller images, a smaller batch or --precision mixed_{store}"
+}
+_OF_COMMAND = {
+    "plan": {
+        Advice.SMALLER_OR_NARROWER: "use smaller images, a smaller batch or --store {store}",
+    },
+    "train": _PRECISION,
+    "evaluate": _PRECISION,
+}
+"""What to do by flags that only some commands have; a prediction has the precision of its model."""
 LEAST_AGREEMENT = 0.9
 """Agreement of two methods from which on the tissue of a slide counts as certain."""
 LOOK = "make tiles with tfbig tile, look at its pictures, and use them with --coords"
 """Advice on uncertain tissue for commands that make their tiles themselves."""
 
 
-def in_flags(error: Exception, command: str) -> str:
+def in_flags(error: Exception, command: str = "train") -> str:
     """The text of an error, with flags of a command in place of arguments of Python."""
-    text = str(error)
-    if isinstance(error, SourceError) and error.advice:
-        text = f"{error.problem} {_ADVICE[error.advice].format(**error.values)}"
-    for pattern, flag in (*_FLAGS, (r" or store='(\w+)'", _STORES.get(command, ""))):
-        text = re.sub(pattern, flag, text)
-    return text
+    if not isinstance(error, AdvisedError):
+        return str(error)
+    return error.worded(_ADVICE | _OF_COMMAND.get(command, {}))
 
 
 def other_channels(found: int, expected: int) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tfbig.errors import Advice, SmallImageError
+
 Places = npt.NDArray[np.int64]
 
 
@@ -27,8 +29,8 @@ class PatchGrid:
         stride: Distance between the starts of consecutive patches along each axis, at most `patch`.
 
     Raises:
-        ValueError: The numbers of axes differ, the image is smaller than a patch, or a stride is larger than the
-            patch, which would leave pixels out.
+        ValueError: The numbers of axes differ, or a stride is larger than the patch, which would leave pixels out.
+        SmallImageError: The image is smaller than a patch; a ValueError.
 
     Example:
         >>> grid = tfbig.patchgd.PatchGrid((100, 60), (40, 40), (40, 40))
@@ -50,9 +52,9 @@ class PatchGrid:
                 f"{len(self.patch)}; expected equal numbers of axes."
             )
         if any(extent < size for extent, size in zip(self.extents, self.patch, strict=True)):
-            raise ValueError(
-                f"the image is {self.extents}, smaller than a patch of {self.patch}. Use smaller patches, pad the "
-                "image (tfbig.sources.Padded), or exclude it."
+            raise SmallImageError(
+                f"the image is {self.extents}, smaller than a patch of {self.patch}.",
+                Advice.SMALLER_PATCH,
             )
 
     @property

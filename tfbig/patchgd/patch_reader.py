@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfbig import sources
 from tfbig.engine import read_ahead
-from tfbig.errors import SourceError
+from tfbig.errors import Advice, SourceError
 from tfbig.geometry.patch_grid import PatchGrid, num_cells
 from tfbig.patchgd.slice_encoder import sizes
 from tfbig.sources.bags.patches import patch_grid, read_patches
@@ -113,8 +113,8 @@ class PatchReader:
         pairs = zip(extents, self._patch, strict=False)
         if self._exact and any(extent % size for extent, size in pairs):
             raise SourceError(
-                f"{name}the image has size {tuple(extents)}; expected a multiple of the patch {self._patch}. Pad it "
-                "(tfbig.sources.Padded)."
+                f"{name}the image has size {tuple(extents)}; expected a multiple of the patch {self._patch}.",
+                Advice.PAD,
             )
 
     def _read(self, handles: np.ndarray, indices: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tfbig.errors import BudgetError
+from tfbig.errors import Advice, BudgetError
 from tfbig.plan import placement
 from tfbig.plan.fixed_bytes import FREED_BYTES, freed_bytes
 from tfbig.plan.plan import Plan
@@ -34,12 +34,17 @@ def host(plans: Sequence[Plan], name: str, narrow: bool) -> BudgetError:
     allowed = format_bytes((limits.host or 0) + limits.reserved)
     return BudgetError(
         f"'{name}' on {shape}: a step needs at least {least} of host memory ({named}), but {allowed} are "
-        f"allowed{disk}. Raise `host` to {least}{', or `disk`' if spills else ''}{_smaller(plan, narrow)}."
+        f"allowed{disk}.",
+        Advice.RAISE_HOST,
+        *((Advice.RAISE_DISK,) if spills else ()),
+        *_smaller(plan, narrow),
+        need=least,
+        store="bfloat16",
     )
 
 
-def _smaller(plan: Plan, narrow: bool) -> str:
-    """Return that smaller images would help, if images and strips are what does not fit.
+def _smaller(plan: Plan, narrow: bool) -> tuple[Advice, ...]:
+    """Return the advice to use smaller images, if images and strips are what does not fit.
 
     Args:
         plan: The plan that needs least.
@@ -48,10 +53,8 @@ def _smaller(plan: Plan, narrow: bool) -> str:
     projected, limits = plan.projected, plan.allowed
     freed = freed_bytes(limits.device, plan.image_bytes)
     if limits.shared and projected.fixed - freed + projected.model >= (limits.host or 0):
-        return ""
-    if narrow or not projected.host:
-        return ", or use smaller images or a smaller batch"
-    return ", or use smaller images, a smaller batch or store='bfloat16'"
+        return ()
+    return (Advice.SMALLER_IMAGES if narrow or not projected.host else Advice.SMALLER_OR_NARROWER,)
 
 
 def device(pricing: Pricing, error: BudgetError) -> BudgetError:

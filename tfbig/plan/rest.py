@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from tfbig.errors import BudgetError
+from tfbig.errors import Advice, BudgetError
 from tfbig.geometry.windows import Size
 from tfbig.plan.limits import workspace_of
 from tfbig.plan.plan import Plan, Rest
@@ -79,7 +79,9 @@ def _error_of_both(
     return BudgetError(
         f"'{prepared.options.name}' on {' x '.join(map(str, shape))}: the whole tensors of {split.layers} take "
         f"{format_bytes(whole)} of the device, and the smallest tile of the other layers {format_bytes(tile)}, but "
-        f"{format_bytes(limits.device)} are allowed. Raise `device` to {format_bytes(need)}, or use smaller images or "
-        "a smaller batch.",
-        need,
+        f"{format_bytes(limits.device)} are allowed.",
+        Advice.RAISE_DEVICE,
+        Advice.SMALLER_IMAGES,
+        need_bytes=need,
+        need=format_bytes(need),
     )

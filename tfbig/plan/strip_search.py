@@ -9,7 +9,7 @@ from math import ceil, prod
 
 import numpy as np
 
-from tfbig.errors import BudgetError
+from tfbig.errors import Advice, BudgetError
 from tfbig.geometry.windows import Interval, Number, Size
 from tfbig.network.graph import Graph
 from tfbig.plan.cost import operations_of, sweep_limit
@@ -270,9 +270,12 @@ class Strips:
         need, part = format_bytes(least), "tile" if self.blocks else "strip"
         raise BudgetError(
             f"sweep {self.sweep.index} of '{self.name}' ({layers_of(self.sweep)}): the smallest {part} needs {need} "
-            f"on the device, but {format_bytes(self.limits.allowed_bytes)} are allowed. Raise `device` to {need}, or "
-            f"use {self._narrower()}a smaller batch (now {self.batch}).",
-            least,
+            f"on the device, but {format_bytes(self.limits.allowed_bytes)} are allowed.",
+            Advice.RAISE_DEVICE,
+            Advice.SMALLER_STRIPS,
+            need_bytes=least,
+            need=need,
+            smaller=f"{self._narrower()}a smaller batch (now {self.batch})",
         )
 
     def _working_set(self, count: int, chosen: Sequence[int] | None = None) -> int:

@@ -15,7 +15,7 @@ import tempfile
 
 import numpy as np
 
-from tfbig.errors import BudgetError
+from tfbig.errors import Advice, BudgetError
 from tfbig.stores.page_pool import Pool, halving
 from tfbig.system.budget import check_scratch
 
@@ -66,7 +66,7 @@ class FilePool(Pool):
             self._ranges.give(start, size)
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            raise BudgetError(_full(self.folder, size, free_bytes(self.folder))) from error
+            raise _full(self.folder, size, free_bytes(self.folder)) from error
 
     def _disclaim(self, start: int, size: int) -> None:
         """Free the disk blocks, so that the system does not write data that is no longer needed."""
@@ -178,11 +178,11 @@ def check(folder: str, need: int) -> None:
     check_scratch(folder)
     free = free_bytes(folder) + pool(folder).reusable_bytes
     if need > free:
-        raise BudgetError(_full(folder, need, free))
+        raise _full(folder, need, free)
 
 
-def _full(folder: str, need: int, free: int) -> str:
-    return (
-        f"scratch directory '{folder}' is too full: {need} bytes are needed, {free} are free. Delete files, choose "
-        "another directory with Budget(scratch=...), or use less of it with Budget(disk=...)."
+def _full(folder: str, need: int, free: int) -> BudgetError:
+    return BudgetError(
+        f"scratch directory '{folder}' is too full: {need} bytes are needed, {free} are free.",
+        Advice.CLEAR_SCRATCH,
     )

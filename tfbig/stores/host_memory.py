@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tfbig.errors import BudgetError
+from tfbig.errors import Advice, BudgetError
 from tfbig.stores.page_pool import PAGE, POOL, Pool
 from tfbig.system import cuda_driver
 from tfbig.system.budget import available_bytes
@@ -97,8 +97,8 @@ class HostMemory:
         if need > free:
             raise BudgetError(
                 f"a step needs {format_bytes(need)} of host memory for images, but {format_bytes(free)} are available "
-                "on this machine or in its control group (container, job). Lower `host` of the Budget to store less "
-                "there, use smaller images, or end other programs that use memory."
+                "on this machine or in its control group (container, job).",
+                Advice.LOWER_HOST,
             )
 
     def can_lock(self) -> bool:

@@ -50,11 +50,12 @@ def is_gpu(device: str | None) -> bool:
     return device is not None and "GPU" in device
 
 
-def devices_of(devices: str | Sequence[str] | None) -> tuple[str, ...]:
+def devices_of(devices: str | Sequence[str] | None, argument: str = "devices=") -> tuple[str, ...]:
     """Return the devices that process strips.
 
     Args:
         devices: One name or several; None selects the first accelerator.
+        argument: What errors call the argument, before its value.
 
     Returns:
         Device names; empty without `devices` and without an accelerator.
@@ -65,17 +66,18 @@ def devices_of(devices: str | Sequence[str] | None) -> tuple[str, ...]:
     if devices is None:
         return () if accelerator() is None else (str(accelerator()),)
     names = (devices,) if isinstance(devices, str) else tuple(devices)
-    specs = [check_device(name) for name in names]
+    specs = [check_device(name, argument) for name in names]
     if not specs or len({*specs}) < len(specs):
-        raise ValueError(f"devices={devices!r}: expected one device or several different ones.")
+        raise ValueError(f"{argument}{devices!r}: expected one device or several different ones.")
     return names
 
 
-def check_device(name: str) -> tuple[str, int]:
+def check_device(name: str, argument: str = "devices=") -> tuple[str, int]:
     """Return the type and index of a device.
 
     Args:
         name: A device name such as `"/GPU:0"` or `"CPU:1"`.
+        argument: As in `devices_of`.
 
     Returns:
         The type and the index, such as `("GPU", 0)`.
@@ -94,7 +96,7 @@ def check_device(name: str) -> tuple[str, int]:
     devices = [(d.device_type, d.device_index) for d in specs]
     device = (spec.device_type, spec.device_index or 0)
     if device not in devices:
-        raise ValueError(f"devices={name!r}: no such device; expected one of {', '.join(names)}.")
+        raise ValueError(f"{argument}{name!r}: no such device; expected one of {', '.join(names)}.")
     return device
 
 

@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tfbig.errors import BudgetError
+from tfbig.errors import Advice, BudgetError
 from tfbig.system import cgroups
 
 DEFAULT_STRIPS = 256 * 2**20
@@ -142,9 +142,7 @@ class Budget:
 def check_scratch(folder: str) -> None:
     """Raise BudgetError if a scratch directory does not exist."""
     if not os.path.isdir(folder):
-        raise BudgetError(
-            f"scratch directory '{folder}' does not exist; create it, or choose another with Budget(scratch=...)."
-        )
+        raise BudgetError(f"scratch directory '{folder}' does not exist;", Advice.CREATE_SCRATCH)
 
 
 def _is_zero(size: int | str) -> bool:

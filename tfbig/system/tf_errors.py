@@ -79,9 +79,8 @@ def retry_with_less_memory(model: Any, work: Callable[[], Any]) -> Any:
         return run()
     except OUT_OF_MEMORY as error:
         raise errors.BudgetError(
-            f"'{model.name}': out of memory, even with {bytes_now} bytes for strips: {_failed_allocation(error)}. "
-            "Lower `device` of the Budget (it is now half of what it was), use smaller images or a smaller batch, or "
-            "end other processes that use the device."
+            f"'{model.name}': out of memory, even with {bytes_now} bytes for strips: {_failed_allocation(error)}.",
+            errors.Advice.LOWER_DEVICE,
         ) from error
 
 

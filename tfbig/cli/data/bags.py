@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tfbig import SourceError, mil
+from tfbig.cli import messages
 from tfbig.cli.data import cohort, target_columns, tile_coords
 from tfbig.cli.data.run_data import UNREADABLE, Data
 from tfbig.cli.data.scales import SAME
@@ -70,7 +71,7 @@ def _foreground(part: mil.BagSet, share: float) -> mil.BagSet:
             bags.append(mil.foreground(bag, share))
             labels.append(label)
         except SourceError as error:
-            failed.append((bag.name, str(error)))
+            failed.append((bag.name, messages.in_flags(error)))
     if not bags:
         raise SourceError(failed[-1][1])
     return mil.BagSet(tuple(bags), np.array(labels), tuple(failed))

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import tfbig
 from tfbig import sources
-from tfbig.cli import machine
+from tfbig.cli import machine, messages
 from tfbig.cli.data import background, dense_items, images
 from tfbig.cli.data.run_data import Data
 from tfbig.cli.paths import FlagError
@@ -287,7 +287,7 @@ def _cells(settings: ImageSettings, shape: Shape, inside: Sequence[int]) -> tupl
         rows, columns = (n * m for n, m in zip(grid.cells, inside or (1, 1), strict=True))
         return rows, columns
     except ValueError as error:
-        raise FlagError(f"--patch {settings.patch}: {error}") from error
+        raise FlagError(f"--patch {settings.patch}: {messages.in_flags(error)}") from error
 
 
 def _series(settings: ImageSettings, shape: Shape, num_outputs: int) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from tfbig.errors import SourceError
+from tfbig.errors import SmallImageError, SourceError
 from tfbig.geometry.patch_grid import PatchGrid, per_axis
 from tfbig.sources.bags.bag import Bag, Indices
 from tfbig.sources.source import Readable, RowArray, Source
@@ -74,6 +74,9 @@ def patch_grid(
         sizes = per_axis(patch, len(extents), "patch")
         steps = sizes if stride is None else per_axis(stride, len(extents), "stride")
         return PatchGrid(extents, sizes, steps)
+    except SmallImageError as error:
+        problem = f"{image.name}: {error.problem}"
+        raise SourceError(problem, *error.advice, **error.values) from error
     except ValueError as error:
         raise SourceError(f"{image.name}: {error}") from error
 
