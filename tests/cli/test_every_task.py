@@ -70,6 +70,31 @@ def test_from_training_to_the_report(name: str, tmp_path: Path) -> None:
         assert "</html>" in (folder / "report.html").read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TASKS)
+def test_without_test_rows(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run on data without test rows trains, and judges the validation rows; so does its evaluation."""
+    (tmp_path / "data").mkdir()
+    data, flags, _ = DATA[name](tmp_path / "data")
+    shares: tuple[str, ...] = ()
+    table = next((tmp_path / "data").rglob("*.csv"), None)
+    if table is not None:
+        rows = table.read_text().splitlines()
+        table.write_text("\n".join(row for row in rows if not row.endswith(",test")))
+    elif name != "segmentation":
+        shares = ("--shares", "0.7", "0.3", "0")
+    run, again = tmp_path / "run", tmp_path / "again"
+    words = ["--task", name, "--data", str(data), *flags, *shares, "--epochs", "1", "--quiet"]
+    assert train.main([*words, "--out", str(run)]) == 0
+    output = capsys.readouterr().out
+    items = TASKS[name].items
+    assert f"no {items} to test on: results will be those of the validation {items}" in output
+    assert metrics(run)["tested_on"] == "val"
+    assert "There were no test images" in output
+    assert main(["evaluate", str(run), "--quiet", "--out", str(again)]) == 0
+    assert predictions(again) == predictions(run)
+
+
 def test_one_class_is_said_before_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from tfbig import SourceError
 from tfbig.cli import messages
-from tfbig.cli.data.run_data import Data
+from tfbig.cli.data.run_data import Data, items_of
 from tfbig.errors import one_line
 from tfbig.results import run_folder
 
@@ -82,28 +82,25 @@ def write_readable(write: Callable[[Data], None], data: Data, folder: Path, stri
             raise
         report = FailureLog(folder)
         rest = data.mapped(lambda part: _readable(part, report))
-        if not report.reported or not all(map(_items, (rest.train, rest.val, rest.test))):
+        left = ((items_of(rest.sets[split]), items_of(part)) for split, part in data.sets.items())
+        if not report.reported or any(before and not after for after, before in left):
             raise
         write(rest)
 
 
 def _readable(part: Any, report: FailureLog) -> Any:
     """The split without the items that cannot be read, which are reported."""
-    errors = [_reading_error(item) for item in _items(part)]
+    errors = [_reading_error(item) for item in items_of(part)]
     for error in filter(None, errors):
         report(error)
     kept = [number for number, error in enumerate(errors) if error is None]
-    items = tuple(_items(part)[number] for number in kept)
-    named = zip(_items(part), errors, strict=True)
+    items = tuple(items_of(part)[number] for number in kept)
+    named = zip(items_of(part), errors, strict=True)
     failed = (
         *part.failed,
         *((item.name, messages.in_flags(error)) for item, error in named if error),
     )
     return replace(part, labels=part.labels[kept], failed=failed, **{part.ITEMS: items})
-
-
-def _items(part: Any) -> Any:
-    return getattr(part, part.ITEMS)
 
 
 def _reading_error(item: Any) -> SourceError | None:

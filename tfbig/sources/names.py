@@ -26,7 +26,7 @@ SUFFIXES: Final = frozenset(
         *(".png", ".jpg", ".jpeg", ".bmp"),
         *(".nii.gz", ".nii", ".nrrd", ".nhdr"),
         *(".npy", ".h5", ".hdf5", ".pt"),
-        *(".geojson", ".json", ".gpkg", ".shp", ".fgb"),
+        *(".geojson.gz", ".json.gz", ".geojson", ".json", ".gpkg", ".shp", ".fgb"),
     }
 )
 """Suffixes of the formats that are read: only these are cut off a name."""

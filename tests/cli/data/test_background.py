@@ -21,6 +21,20 @@ from tfbig.cli.settings.background_settings import BackgroundSettings
 RUN = {"background": "skip", "tissue": "otsu", "leave_out": None, "dilation": 30.0}
 
 
+def test_two_slides_of_a_mask(tmp_path: Path) -> None:
+    slides = [tmp_path / name for name in ("a.svs", "a.tif", "b.svs", "b.tif")]
+    masking = Masking(str(tmp_path / "masks"))
+    masking.check_own(slides)  # a way to find tissue, or no such folder
+    (tmp_path / "masks").mkdir()
+    masking.check_own(slides)
+    (tmp_path / "masks" / "b.geojson.gz").touch()
+    with pytest.raises(
+        SourceError, match=r"b\.svs and .*b\.tif would both have the mask .*b\.geojs"
+    ):
+        masking.check_own(slides)
+    masking.check_own(slides[:3])
+
+
 def settings(**changes: Any) -> BackgroundSettings:
     return BackgroundSettings(**changes)
 

@@ -169,7 +169,10 @@ def test_folders_of_tiles(tmp_path):
             "bag,label,split\na.npy,0,train\nb.npy,1000000,train\n",
             "bags.csv: line 3: label 1000000, but no line has label 1; expected 0, 1, 2, ... without gaps",
         ),
-        ("bag,label,split\na.npy,0,train\nb.npy,1,train\n", "none of 2 bags can be used"),
+        (
+            "bag,label,split\na.npy,0,train\nb.npy,1,train\n",
+            "none of 2 bags of 2 cases is in split 'val'. Correct",
+        ),
     ],
 )
 def test_invalid_table(content, message, tmp_path, capsys):

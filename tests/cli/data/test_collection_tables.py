@@ -20,7 +20,7 @@ def test_table(tmp_path: Path) -> None:
     assert table.twice == [tmp_path / "again" / "s0.tif"]
     assert table.counts("train") == "2 a, 0 b"
     assert list(table.gaps()) == [
-        "slides.csv: items in split test; training needs train, val, test",
+        "slides.csv: items in split test; training needs train and val",
         "slides.csv: items to train on of class b",
     ]
     table.add("other", "s4", 1, tmp_path / "s4.tif", "test")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tfbig import SourceError
 from tfbig.cli.data import run_data
+from tfbig.cli.data.images import ImageSet
 from tfbig.cli.data.run_data import Data, Opened
+from tfbig.mil import BagSet
 from tfbig.sources.table import Row, Table
 
 
@@ -62,16 +66,37 @@ def test_splits() -> None:
     """A training needs nothing to test on; results are then of the validation set, and an evaluation too."""
     data = load(TABLE, "c")
     assert (data.train.items, data.val.items, data.test.items) == (("A",), ("B", "D"), ())
-    assert (data.every, data.judged) == (["A", "B", "D"], ("B", "D"))
+    assert (data.every, data.judged.items) == (["A", "B", "D"], ("B", "D"))
     assert data.failed == [("c", "t.csv: line 2: is damaged.")]
     evaluated = load(TABLE, "b", "run")
     assert evaluated.train is evaluated.val is evaluated.test
-    assert (evaluated.every, evaluated.judged) == (["D"], ("D",))
+    assert (evaluated.every, evaluated.judged.items) == (["D"], ("D",))
     assert evaluated.failed == [("b", "t.csv: line 2: is damaged.")]
     assert [row["name"] for row in run_data.rows_of_run(TABLE, True)] == ["b", "d"]
     tested = TABLE.with_rows([*TABLE.rows, row("e", "test")])
     assert load(tested, "", "run").every == ["E"]
-    assert load(tested, "e").judged == ("B", "D")
+    assert load(tested, "e").judged.items == ("B", "D")
+
+
+@pytest.mark.parametrize("wrong", ["", "e"])
+@pytest.mark.parametrize("kind", [ImageSet, BagSet])
+def test_sets_with_labels(kind: Any, wrong: str) -> None:
+    """What is not there, or cannot be opened, is not tested on; the labels of nothing have the same kind."""
+    table = TABLE.with_rows([*TABLE.rows, row("e", "test")]) if wrong else TABLE
+    open_row = opening(dict.fromkeys(wrong, SourceError("is damaged.")))
+    opened = run_data.open_all(table, open_row, SimpleNamespace(test_only=None), "name", "slides")
+    sets = run_data.with_labels(
+        opened, lambda part: kind(part.items, np.array(part.labels), part.failed)
+    )
+    data = Data.of(sets).checked()
+    assert [list(run_data.items_of(part)) for part in sets] == [["A", "C"], ["B", "D"], []]
+    assert data.judged is data.val and data.test.labels.dtype == data.train.labels.dtype
+    assert [name for name, _ in data.failed] == [*wrong]
+    emptied = {kind.ITEMS: (), "failed": (("b", "b: is small."),)}
+    with pytest.raises(SourceError, match=r"^b: is small\.$"):
+        replace(data, val=replace(data.val, **emptied)).checked()
+    with pytest.raises(SourceError, match=r"^b: is small\.$"):
+        Data.of([replace(data.val, **emptied)]).checked()
 
 
 @pytest.mark.parametrize("test_only", [None, "run"])

@@ -128,7 +128,7 @@ def test_names_with_points_find_no_other_slide(tmp_path: Path, capsys: Any) -> N
     with pytest.raises(
         SourceError, match=r"no file of slide case1\.2 \(is it case1\.tif\?\)\. Check"
     ):
-        cohort.open_rows([found[0] | {"split": "train"}], str)
+        slide_folders.slide_file(found[0])
     paths = [row["path"].name for row in cohort.slides_of_table(table)]
     assert paths == ["case1.2", "case2.1.tif", "case3.OME.TIF", "case2"]
     line = f"{table}: 2 of 4 names match no file, such as case1.2 (is it case1.tif?)\n"

@@ -8,7 +8,8 @@ import pytest
 
 from tfbig import SourceError, sources
 from tfbig.cli import slide_batch
-from tfbig.cli.data import slide_folders
+from tfbig.cli.data import slide_folders, slides_and_masks
+from tfbig.tissue import outline_file
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -58,6 +59,25 @@ def test_two_masks_of_an_image(tmp_path: Path, names: tuple[str, str]) -> None:
     message = rf"{names[0]} and .*{names[1]} both belong to a\.tif; expected one"
     with pytest.raises(SourceError, match=message):
         slide_folders.masks_of([tmp_path / "a.tif"], sources.SLIDE_SUFFIXES)
+
+
+def test_two_images_of_a_mask(tmp_path: Path) -> None:
+    touch(tmp_path, "a.png", "a.tif", "b.tif", "masks/a.png", "masks/b.png")
+    images = [tmp_path / name for name in ("a.png", "a.tif", "b.tif")]
+    message = r"a\.png and .*a\.tif would both have the mask .*masks/a\.png; expected one image of"
+    with pytest.raises(SourceError, match=message):
+        slide_folders.masks_of(images, sources.SLIDE_SUFFIXES)
+    assert len(slide_folders.masks_of(images[1:], sources.SLIDE_SUFFIXES)) == 2
+
+
+@pytest.mark.parametrize("name", ["a.geojson", "a.JSON", "a.geojson.gz", "a.json.GZ"])
+def test_outlines_are_found_by_name(tmp_path: Path, name: str) -> None:
+    """Whatever `read_outlines` reads."""
+    touch(tmp_path, "a.ome.tif", f"masks/{name}", "masks/b.csv.gz")
+    mask = tmp_path / "masks" / name
+    assert slides_and_masks.mask_of(tmp_path / "a.ome.tif") == mask
+    assert slide_folders.file_of(tmp_path / "masks", "a", outline_file.SUFFIXES) == mask
+    assert slide_folders.files_in(tmp_path / "masks", slides_and_masks.OF_MASKS) == [mask]
 
 
 def test_two_files_of_a_name(tmp_path: Path) -> None:

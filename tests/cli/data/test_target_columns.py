@@ -11,7 +11,7 @@ import pytest
 from cli_runs import cohort_settings, write_table
 
 from tfbig import SourceError
-from tfbig.cli.data import cohort, target_columns
+from tfbig.cli.data import cohort, splits, target_columns
 from tfbig.cli.data.target_columns import UNKNOWN
 from tfbig.sources.table import Table
 
@@ -167,5 +167,5 @@ def test_slides_are_split_by_event_and_case(tmp_path):
     tested = [row["label"][1] for row in found.table.rows if row["split"] == "test"]
     assert len(tested) == 16
     assert np.mean(tested) == 0.5
-    shown = cohort.load(settings, found, lambda rows: rows).table[0]
+    shown = cohort._saved(found, splits.SPLITS)[0]
     assert list(shown) == ["slide_id", "time", "event", "split", "case_id", "path"]

@@ -14,6 +14,7 @@ import train
 from tfbig import SourceError, mil
 from tfbig.cli.data import bags, tile_coords
 from tfbig.cli.main import main
+from tfbig.cli.settings.tasks import MILSettings
 from tfbig.results import run_folder
 from tfbig.sources import read_coords
 
@@ -100,6 +101,12 @@ def test_tiles_that_are_missing_say_why(tmp_path):
     run_folder.write_csv(tmp_path / run_folder.FAILED, [{"item": "b", "error": "of another tool"}])
     with pytest.raises(SourceError, match=r"b\.h5: there is no such file"):
         tile_coords.read(tmp_path / "b.h5")
+
+
+def test_two_slides_of_a_file(tmp_path):
+    rows = [{"path": tmp_path / name} for name in ("a.svs", "a.tif")]
+    with pytest.raises(SourceError, match=r"a\.svs and .*a\.tif would both have the file of tiles"):
+        bags._read_coords(MILSettings(coords=str(tmp_path)), rows)
 
 
 @pytest.mark.slow

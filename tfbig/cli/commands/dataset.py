@@ -125,7 +125,7 @@ def _is_usable(recipe: Recipe, tables: Mapping[str, CollectionTable], found: Fou
     if not recipe.table:
         return found.folder is not None
     table = tables.get(recipe.table)
-    return table is not None and bool(recipe.of_run or not table.empty_splits)
+    return table is not None and bool(recipe.of_run or table.is_trainable)
 
 
 def _data(recipe: Recipe, found: Found, out: Path | None) -> Path:

@@ -19,6 +19,7 @@ from tfbig.sources.names import title_of
 from tfbig.sources.slides.slide import Slide
 from tfbig.system import progress
 from tfbig.system.output_folder import file_in
+from tfbig.tissue import outline_file
 from tfbig.tissue.masks import Tissue
 
 
@@ -85,8 +86,8 @@ def _drawn_tissue(path: Path, slide: Slide, settings: TileSettings) -> Tissue:
     file = Path(settings.tissue)
     if file.is_dir():
         name = title_of(path)
-        endings = (".geojson", ".geojson.gz")
-        file = slide_folders.file_of(file, name, endings) or file / f"{name}.geojson"
+        found = slide_folders.file_of(file, name, outline_file.SUFFIXES)
+        file = found or file / f"{name}.geojson"
     return background.read_drawn(file, slide, background.outline_rule(settings))
 
 

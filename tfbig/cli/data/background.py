@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ from tfbig.results.geojson import COLOURS
 from tfbig.sources import names
 from tfbig.sources.background import colour_of
 from tfbig.sources.slides.slide import Slide
+from tfbig.tissue import outline_file
 from tfbig.tissue.drawn import read_tissue
 from tfbig.tissue.masks import Tissue, find_tissue
 from tfbig.tissue.outline_file import SCANNED, OutlineRule, is_outline_file
@@ -32,7 +34,7 @@ from tfbig.units import ceil_div
 
 B = TypeVar("B", bound=BackgroundSettings)
 
-MASKS = (".geojson", ".geojson.gz", ".png", ".tif", ".tiff", ".npy")
+MASKS = (*outline_file.SUFFIXES, ".png", ".tif", ".tiff", ".npy")
 """Suffixes of the mask of a slide in a folder; the first that exists is used."""
 FLAGS = ("tissue", "leave_out", "dilation")
 """Flags that say where background is, and so that it is skipped."""
@@ -125,6 +127,20 @@ class Masking:
         tissue = settings.tissue or TISSUE_METHODS[0]
         rule = outline_rule(settings)
         return cls(tissue, settings.leave_out, settings.dilation or 0.0, rule)
+
+    def check_own(self, slides: Iterable[Path]) -> None:
+        """Check that no two slides of one name would have one mask of the folder.
+
+        Raises:
+            SourceError: Two would.
+        """
+        place, by_title = Path(self.tissue), defaultdict[str, list[Path]](list)
+        for path in slides:
+            by_title[names.title_of(path)].append(path)
+        for title, those in by_title.items():
+            if len(those) > 1 and self.leave_out is None and place.is_dir():
+                found = {path: slide_folders.file_of(place, title, MASKS, path) for path in those}
+                slide_folders.check_own(found, "mask")
 
     def apply(self, slide: Slide, source: sources.Source) -> sources.Source:
         """Give the background of an image of the whole slide one colour, and keep the name of the image.

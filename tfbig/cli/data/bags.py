@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import numpy as np
 
 from tfbig import SourceError, mil
 from tfbig.cli import messages
-from tfbig.cli.data import cohort, target_columns, tile_coords
-from tfbig.cli.data.run_data import UNREADABLE, Data
+from tfbig.cli.data import cohort, run_data, slide_folders, target_columns, tile_coords
+from tfbig.cli.data.run_data import UNREADABLE, Data, Opened
 from tfbig.cli.data.scales import SAME
 from tfbig.cli.data.tile_selection import MIN_TISSUE, MPP, TILE, Selection
 from tfbig.cli.paths import FlagError
@@ -34,7 +35,7 @@ def load(settings: MILSettings) -> Data:
         )
     data: Data = data_kinds.KINDS["bags"][settings.bags].open(settings)
     if (share := settings.min_grey) is not None:
-        data = data.mapped(lambda part: _foreground(part, share))
+        data = data.mapped(lambda part: _foreground(part, share)).checked()
     if settings.fill and not settings.test_only and settings.sample and settings.sample >= 1:
         data = replace(data, train=_filled(data.train, int(settings.sample)))
     return data
@@ -55,26 +56,22 @@ def large_enough(data: Data, smallest: int) -> Data:
             for bag, fit in zip(part.bags, fits, strict=True)
             if not fit
         ]
-        if not any(fits):
-            raise SourceError(too_small[0][1])
         kept = tuple(bag for bag, fit in zip(part.bags, fits, strict=True) if fit)
         return mil.BagSet(kept, part.labels[fits], (*part.failed, *too_small))
 
-    return data.mapped(checked)
+    return data.mapped(checked).checked()
 
 
 def _foreground(part: mil.BagSet, share: float) -> mil.BagSet:
     """Drop background tiles, and bags that have no others."""
-    bags, labels, failed = [], [], list(part.failed)
-    for bag, label in zip(part.bags, part.labels, strict=True):
+    bags, kept, failed = [], np.zeros(len(part.bags), bool), list(part.failed)
+    for place, bag in enumerate(part.bags):
         try:
             bags.append(mil.foreground(bag, share))
-            labels.append(label)
+            kept[place] = True
         except SourceError as error:
             failed.append((bag.name, messages.in_flags(error)))
-    if not bags:
-        raise SourceError(failed[-1][1])
-    return mil.BagSet(tuple(bags), np.array(labels), tuple(failed))
+    return mil.BagSet(tuple(bags), part.labels[kept], tuple(failed))
 
 
 def _filled(part: mil.BagSet, count: int) -> mil.BagSet:
@@ -86,12 +83,16 @@ def of_folder(settings: MILSettings) -> Data:
     """Read `bags.csv` of a folder: columns `bag` (a path in it), those of the target, and `split` or `patient`."""
     found = target_columns.read(Path(settings.data or "") / "bags.csv", "bag", settings)
 
-    def opened(split: str) -> mil.BagSet:
-        chosen = found.table.of_split(split)
-        paths, labels = [str(row["path"]) for row in chosen], [row["label"] for row in chosen]
-        return mil.read_bags(paths, labels, found.count)
+    opened = run_data.open_all(
+        found.table, lambda row: open_bag(row["path"]), settings, "path", "bags"
+    )
+    return found.data(run_data.with_labels(opened, partial(_bag_set, found.count)))
 
-    return found.data(opened, bool(settings.test_only))
+
+def _bag_set(count: int | None, found: Opened) -> mil.BagSet:
+    """Gather the bags of a split with their labels, which are the numbers of `count` classes, or others."""
+    read = mil.read_bags(found.items, found.labels, count)
+    return replace(read, failed=(*found.failed, *read.failed))
 
 
 def of_slides(settings: MILSettings) -> Data:
@@ -111,12 +112,8 @@ def of_slides(settings: MILSettings) -> Data:
         file = tile_coords.file_of(settings.coords, path)
         return opener.tiles(path, coords.get(file) or tile_coords.read(file))
 
-    def opened(rows: Sequence[Row]) -> mil.BagSet:
-        found = cohort.open_rows(rows, tiles)
-        read = mil.read_bags(found.items, found.labels, slides.count)
-        return replace(read, failed=(*found.failed, *read.failed))
-
-    data = opener.with_pixels(cohort.load(settings, slides, opened))
+    gather = partial(_bag_set, slides.count)
+    data = opener.with_pixels(cohort.load(settings, slides, tiles, gather))
     if settings.coords:
         _check_pixels(data, settings.coords, coords, asked)
         decided |= _measured(settings, data, asked)
@@ -134,12 +131,7 @@ def of_features(settings: MILSettings) -> Data:
         first.append(bag)
         return bag
 
-    def opened(rows: Sequence[Row]) -> mil.BagSet:
-        found = cohort.open_rows(rows, features, "--features")
-        read = mil.read_bags(found.items, found.labels, slides.count)
-        return replace(read, failed=(*found.failed, *read.failed))
-
-    data = cohort.load(settings, slides, opened)
+    data = cohort.load(settings, slides, features, partial(_bag_set, slides.count), "--features")
     return replace(data, decided={"feature_width": first[0].shape[1]})
 
 
@@ -186,7 +178,9 @@ def _read_coords(settings: MILSettings, rows: Sequence[Row]) -> dict[Path, Coord
         SourceError: A flag contradicts what a file was made with, or files differ in it.
     """
     coords, folder = {}, settings.coords or ""
-    for file in (tile_coords.file_of(folder, row["path"]) for row in rows if row["path"]):
+    files = {row["path"]: tile_coords.file_of(folder, row["path"]) for row in rows if row["path"]}
+    slide_folders.check_own(files, "file of tiles")
+    for file in files.values():
         with suppress(*UNREADABLE):  # named when the slide is opened
             coords[file] = read_coords(file)
     resolution, size = _resolution(settings), settings.tile

@@ -17,6 +17,7 @@ from tfbig import SourceError, sources
 from tfbig.cli import paths
 from tfbig.cli.data import (
     feature_folders,
+    run_data,
     scales,
     side_tables,
     slide_folders,
@@ -218,13 +219,28 @@ def _free(files: SlideFiles, rows: Sequence[Row]) -> list[str]:
 
 
 def load(
-    settings: CohortSettings, slides: Labelled, open_split: Callable[[list[Row]], Any]
+    settings: CohortSettings,
+    slides: Labelled,
+    opener: Callable[[Path], Any],
+    gather: Callable[[Opened], Any],
+    flag: str = SlideFiles.FLAG,
 ) -> Data:
-    """Open the data of each split; in an evaluation, of the test slides only."""
-    data = slides.data(
-        lambda split: open_split(slides.table.of_split(split, "slides")), bool(settings.test_only)
+    """Open the files of the slides of each split, and gather those of a split; `flag` names their folder.
+
+    In an evaluation, those of one split.
+
+    Raises:
+        SourceError: No slide of a split can be used.
+    """
+    opened = run_data.open_all(
+        slides.table,
+        lambda row: opener(slide_folders.slide_file(row, flag)),
+        settings,
+        SLIDE,
+        "slides",
     )
-    shown = ("test",) if settings.test_only else SPLITS
+    data = slides.data(run_data.with_labels(opened, gather))
+    shown = (slides.table.tested,) if settings.test_only else SPLITS
     return replace(data, decided={}, table=_saved(slides, shown))
 
 
@@ -337,18 +353,6 @@ def _sizes(table: str, rows: Sequence[Row]) -> dict[str, float]:
     items = [(os.path.abspath(place), place) for row, place in places if row["path"]]
     items += [(row["slide_id"], place) for row, place in places]
     return side_tables.assigned(table, sources.read_mpp_table(table), Names(items))
-
-
-def open_rows(
-    rows: Sequence[Row], opener: Callable[[Path], Any], flag: str = SlideFiles.FLAG
-) -> Opened:
-    """Open the files of slides of a split; `flag` names their folder.
-
-    Raises:
-        SourceError: No slide can be used.
-    """
-    found = Opened.of(rows, lambda row: opener(slide_folders.slide_file(row, flag)), SLIDE)
-    return found.usable("slides", rows[0]["split"])
 
 
 def with_splits(table: Table, settings: TableSettings) -> Table:

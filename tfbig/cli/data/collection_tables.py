@@ -61,14 +61,19 @@ class CollectionTable:
 
     @property
     def empty_splits(self) -> list[str]:
-        """Splits without an item; training needs all of them."""
+        """Splits without an item."""
         return [split for split in SPLITS if not self.of_split(split)]
+
+    @property
+    def is_trainable(self) -> bool:
+        """True if there are items to train and to validate on; without others, results are of those of validation."""
+        return not {"train", "val"}.intersection(self.empty_splits)
 
     def gaps(self) -> Iterator[str]:
         """Yield what a training on the table lacks, one line each."""
         if self.empty_splits:
             names = " and ".join(self.empty_splits)
-            yield f"{self.name}.csv: items in split {names}; training needs {', '.join(SPLITS)}"
+            yield f"{self.name}.csv: items in split {names}; training needs train and val"
         there = {row["label"] for row in self.of_split("train")}
         lacking = [name for name in self.classes if name not in there]
         if lacking and there:

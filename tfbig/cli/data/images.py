@@ -14,7 +14,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfbig import SourceError, sources
-from tfbig.cli.data import class_folders, cohort, splitting, target_columns
+from tfbig.cli.data import class_folders, cohort, run_data, splitting, target_columns
 from tfbig.cli.data.background import Masking
 from tfbig.cli.data.run_data import Data, Opened
 from tfbig.cli.paths import FlagError
@@ -22,7 +22,7 @@ from tfbig.cli.settings import data_kinds
 from tfbig.cli.settings.tasks import ImageSettings
 from tfbig.data import epochs
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
-from tfbig.sources.table import SPLITS, Row
+from tfbig.sources.table import SPLITS, Row, Table
 from tfbig.system import callbacks
 
 
@@ -136,16 +136,16 @@ def of_folder(settings: ImageSettings) -> Data:
     """Read `images.csv`: columns `image` (a path in the folder), those of the target, and `split` or `patient`."""
     found = target_columns.read(Path(settings.data or "") / "images.csv", "image", settings)
 
-    def opened(split: str) -> ImageSet:
-        return _open_images(found.table.of_split(split), settings)
-
-    return found.data(opened, bool(settings.test_only))
+    return found.data(_open_images(found.table, settings))
 
 
 def of_slides(settings: ImageSettings) -> Data:
     """Open whole slides at one resolution; slides that cannot be read are skipped."""
     slides = cohort.read(settings)
     opener, masking = cohort.Opener(settings, slides.table.rows), Masking.of(settings)
+
+    if masking is not None:
+        masking.check_own(row["path"] for row in slides.table.rows if row["path"])
 
     def image(path: Path) -> Any:
         whole: sources.Source = opener.image(path)
@@ -154,10 +154,7 @@ def of_slides(settings: ImageSettings) -> Data:
                 whole = masking.apply(slide, whole)
         return _scaled(sources.RGB(whole), settings)
 
-    def opened(rows: Sequence[Row]) -> ImageSet:
-        return ImageSet.of(cohort.open_rows(rows, image))
-
-    return opener.with_pixels(cohort.load(settings, slides, opened))
+    return opener.with_pixels(cohort.load(settings, slides, image, ImageSet.of))
 
 
 def of_pictures(settings: ImageSettings) -> Data:
@@ -166,22 +163,19 @@ def of_pictures(settings: ImageSettings) -> Data:
     images, names = class_folders.read(folder, settings.seed, settings.class_names)
     table = splitting.with_splits(images, settings, "image")
 
-    def opened(split: str) -> ImageSet:
-        return _open_images(table.of_split(split), settings)
-
-    return Data.opened(opened, names, bool(settings.test_only))
+    return Data.of(_open_images(table, settings), names)
 
 
-def _open_images(rows: Sequence[Row], settings: ImageSettings) -> ImageSet:
-    """Open the images of a split that can be used, in RGB; the others are listed with the reason."""
+def _open_images(table: Table, settings: ImageSettings) -> list[ImageSet]:
+    """Open the images of each split that can be used, in RGB; the others are listed with the reason."""
 
     def open_row(row: Row) -> Any:
         if settings.encoder == "series":
             return _series(row["path"])
         return _picture(row["path"], settings)
 
-    found = Opened.of(rows, open_row, "path")
-    return ImageSet.of(found.usable("images", rows[0]["split"]))
+    opened = run_data.open_all(table, open_row, settings, "path", "images")
+    return run_data.with_labels(opened, ImageSet.of)
 
 
 def _picture(path: Path, settings: ImageSettings) -> Any:

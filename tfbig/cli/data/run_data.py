@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from tfbig.cli import messages
 from tfbig.errors import SourceError, TfbigError, one_line
@@ -22,11 +22,14 @@ class Opened:
     """The opened items of the rows of a table; rows that cannot be opened are left out, with the reason.
 
     Attributes:
+        ITEMS: Attribute that has what was opened.
         items: What was opened.
         rows: Their rows.
         failed: `(name, reason)` of the others; the reason begins with the line of the table, if there is one.
         name: Column that names a row.
     """
+
+    ITEMS: ClassVar[str] = "items"
 
     items: tuple[Any, ...] = ()
     rows: tuple[Row, ...] = ()
@@ -106,18 +109,6 @@ class Data:
         train, val, test = sets if len(sets) > 1 else [*sets] * 3
         return cls(train, val, test, classes, **others)
 
-    @classmethod
-    def opened(
-        cls,
-        open_split: Callable[[str], Any],
-        classes: tuple[str, ...],
-        test_only: bool,
-        **others: Any,
-    ) -> Data:
-        """Return the data of all splits, each opened by `open_split` from its name; in an evaluation of test alone."""
-        splits = ("test",) if test_only else SPLITS
-        return cls.of([open_split(split) for split in splits], classes, **others)
-
     @property
     def sets(self) -> dict[str, Any]:
         """The different sets by split: three, or in an evaluation that of `test`."""
@@ -130,10 +121,20 @@ class Data:
         return [item for part in self.sets.values() for item in part.items]
 
     @property
-    def judged(self) -> tuple[Any, ...]:
-        """The items of the results: those to test on, or if there are none, those for validation."""
-        items: tuple[Any, ...] = self.test.items or self.val.items
-        return items
+    def judged(self) -> Any:
+        """The set of the results: that to test on, or if it is empty, that for validation."""
+        return self.test if items_of(self.test) else self.val
+
+    def checked(self) -> Data:
+        """Return it, after checking that no set is empty that must have items.
+
+        Raises:
+            SourceError: One is; the reason is that of its last item.
+        """
+        for split, part in self.sets.items():
+            if split in _needed(self.sets) and not items_of(part):
+                raise SourceError(part.failed[-1][1])
+        return self
 
     @property
     def failed(self) -> list[tuple[str, str]]:
@@ -177,8 +178,34 @@ def usable(opened: Mapping[str, Opened], items: str) -> list[Opened]:
     Raises:
         SourceError: Nothing of a split can be used; a training needs nothing to test on.
     """
-    needed = ("train", "val") if len(opened) > 1 else ("test",)
+    needed = _needed(opened)
     return [part.usable(items, s) if s in needed else part for s, part in opened.items()]
+
+
+def _needed(sets: Mapping[str, Any]) -> tuple[str, ...]:
+    """The splits that must have items: a training needs nothing to test on."""
+    return ("train", "val") if len(sets) > 1 else ("test",)
+
+
+def items_of(part: Any) -> Sequence[Any]:
+    """The items of a set: of `Opened`, or the images or bags of a set with labels."""
+    items: Sequence[Any] = getattr(part, part.ITEMS)
+    return items
+
+
+def with_labels(opened: Sequence[Opened], gather: Callable[[Opened], Any]) -> list[Any]:
+    """Gather what was opened of each split in a set with labels.
+
+    Args:
+        opened: What was opened of each split; that to test on may be empty.
+        gather: Function that makes the set of a split, with `labels` and `failed`, of one or more items.
+    """
+    sets = [gather(part) for part in opened if part.items]
+    for part in opened[len(sets) :]:
+        first = sets[0]  # labels of no items have its kind
+        empty: dict[str, Any] = {first.ITEMS: (), "labels": first.labels[:0]}
+        sets.append(replace(first, failed=part.failed, **empty))
+    return sets
 
 
 def open_all(

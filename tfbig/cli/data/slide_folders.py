@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Final
@@ -13,7 +13,7 @@ from tfbig.cli.data import side_tables
 from tfbig.errors import SourceError
 from tfbig.results import run_folder
 from tfbig.sources import names
-from tfbig.sources.names import Match, Names, title_of
+from tfbig.sources.names import Match, Names, suffix_of, title_of
 from tfbig.sources.table import Row
 
 RESULTS: Final = ("tile.yaml", "predict.yaml", "features.yaml", run_folder.CONFIG)
@@ -121,7 +121,7 @@ def without_masks(files: Sequence[Path], title: Callable[[Path], str] = title_of
 def files_in(folder: Path, suffixes: Collection[str]) -> list[Path]:
     """List the files of a folder with some suffixes in lower case, by name; empty if it does not exist."""
     files = folder.iterdir() if folder.is_dir() else ()
-    return sorted(file for file in files if file.suffix.lower() in suffixes)
+    return sorted(file for file in files if suffix_of(file).lower() in suffixes)
 
 
 def file_of(
@@ -136,7 +136,7 @@ def file_of(
     """
     files = (file for file in files_in(folder, suffixes) if title_of(file) == name)
     found = [file for file in files if image is None or file.resolve() != image.resolve()]
-    first = [file for file in found if file.suffix.lower() == suffixes[0]]
+    first = [file for file in found if suffix_of(file).lower() == suffixes[0]]
     return _only(first or found, name)
 
 
@@ -156,7 +156,7 @@ def masks_of(images: Sequence[Path], suffixes: Collection[str]) -> dict[Path, Pa
     """Find the masks of the images that have one: `masks/name.*`, else `name_mask.*`, beside `name.tif`.
 
     Raises:
-        SourceError: An image has two masks in `masks`, or two beside it.
+        SourceError: An image has two masks in `masks`, or two beside it; or two images have one mask.
     """
     folders = {image.parent for image in images}
     named = defaultdict[Path, list[Path]](list)
@@ -171,7 +171,27 @@ def masks_of(images: Sequence[Path], suffixes: Collection[str]) -> dict[Path, Pa
         ]
         if mask := _only(named[image.parent / MASKS / title] or beside, image.name):
             found[image] = mask
+    check_own(found, "mask")
     return found
+
+
+def check_own(files: Mapping[Path, Path | None], kind: str) -> None:
+    """Check that no two images have one file, as `a.png` and `a.tif` would have one mask `a.png`.
+
+    Args:
+        files: The file of each image that was found by the name of the image; None without one.
+        kind: What the file is.
+
+    Raises:
+        SourceError: Two images have.
+    """
+    first: dict[Path, Path] = {}
+    for image, file in files.items():
+        if file and (other := first.setdefault(file, image)) != image:
+            raise SourceError(
+                f"{other} and {image} would both have the {kind} {file}; expected one image of each name. Rename or "
+                "remove one."
+            )
 
 
 def _only(files: Sequence[Path], name: str) -> Path | None:

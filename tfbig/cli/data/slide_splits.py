@@ -58,7 +58,10 @@ def _of_folder(settings: SegmentationSettings) -> Data:
 def _of_table(settings: SegmentationSettings, path: Path) -> Data:
     """Open the slides of a table; in an evaluation those for testing, or if there are none, for validation."""
     table = _read(settings, path)
-    open_row = slides_and_masks.opener(Masking.of(settings), outline_rule(settings))
+    masking = Masking.of(settings)
+    if masking is not None:
+        masking.check_own(row["path"] for row in table.rows if row["path"])
+    open_row = slides_and_masks.opener(masking, outline_rule(settings))
     sets = run_data.open_all(table, open_row, settings, "slide_id", "slides")
     rows = run_data.rows_of_run(table, bool(settings.test_only))
     return Data.of(sets, table=tuple(map(_saved, rows)))
@@ -72,6 +75,10 @@ def _read(settings: SegmentationSettings, path: Path) -> Table:
     """
     placed = cohort.with_paths(Table.read(path, ("slide_id",)), settings)
     table = placed.with_rows(row | {"mask": _mask(row, placed)} for row in placed.rows)
+    found = ((row, old) for row, old in zip(table.rows, placed.rows, strict=True) if row["mask"])
+    slide_folders.check_own(
+        {row["path"]: row["mask"] for row, old in found if not old.get("mask")}, "mask"
+    )
     masks = [row["mask"] for row in table.rows if row["mask"]]
     slides = [row["path"] for row in table.rows if row["path"]]
     slide_folders.say_unused_masks(slides, {*masks}, slides_and_masks.OF_MASKS)

@@ -27,6 +27,7 @@ from tfbig.cli.data.slide_folders import (
 from tfbig.errors import SourceError
 from tfbig.sources.source import Pointwise
 from tfbig.sources.table import Row
+from tfbig.tissue import outline_file
 from tfbig.tissue.drawn import Outlined
 from tfbig.tissue.masks import BlockMeans
 from tfbig.tissue.outline_file import OutlineRule, is_outline_file
@@ -34,12 +35,10 @@ from tfbig.units import counted
 
 WHITE = 230
 """Largest mean gray level of tissue."""
-OUTLINES = (".geojson", ".json", ".gz")
-"""Suffixes of masks that are outlines."""
 BRIGHTNESS = 10
 """Largest change of brightness of a crop, in gray levels."""
 SUFFIXES = (".tif", ".tiff", ".svs", ".ndpi", ".scn", ".bif", ".btf", ".npy", ".png", ".jpg")
-OF_MASKS = (*SUFFIXES, *OUTLINES)
+OF_MASKS = (*SUFFIXES, *outline_file.SUFFIXES)
 """Suffixes of masks."""
 
 
@@ -185,6 +184,8 @@ def open_slides(
     files = without_masks(files_in(Path(folder), SUFFIXES))
     masks = masks_of(files, OF_MASKS)
     say_unused_masks(files, {*masks.values()}, OF_MASKS)
+    if masking is not None:
+        masking.check_own(files)
     rows = [Row({"name": f.name, "path": f, "mask": masks.get(f)}, str(f)) for f in files]
     found = Opened.of(rows, opener(masking, outlines), "name")
     if len(found.items) < least:

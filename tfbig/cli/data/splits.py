@@ -205,7 +205,7 @@ def print_counts(
     count: Callable[[Any], str] | None = None,
 ) -> None:
     """Print what `describe` and `count` say of every split; by default, `count` says the items of each class."""
-    for split, part in data.sets.items():
+    for split, part in ((split, part) for split, part in data.sets.items() if len(part.labels)):
         words = count(part) if count else _class_counts(part, data.classes)
         number, items = len(part.labels), part.ITEMS
         noun = items.removesuffix("s") if number == 1 else items

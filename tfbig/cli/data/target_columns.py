@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,10 +48,10 @@ class Labelled:
         """Number of classes; None if labels are no class numbers."""
         return len(self.classes) if self.columns.whole else None
 
-    def data(self, open_split: Callable[[str], Any], test_only: bool) -> Data:
-        """Open the data of all splits, or in an evaluation of the test set alone."""
+    def data(self, sets: Sequence[Any]) -> Data:
+        """The data of all splits, or in an evaluation of the one that is evaluated."""
         decided = {} if self.count is None else {"num_classes": self.count}
-        return Data.opened(open_split, self.classes, test_only, cases=self.cases, decided=decided)
+        return Data.of(sets, self.classes, cases=self.cases, decided=decided)
 
 
 class TargetColumns(ABC):

@@ -215,11 +215,11 @@ class DenseTask(Task[S]):
             draws = self.pictures is None or len(judged) < self.pictures
             return self.judge(models, settings, data, item, folder, draws)
 
-        for _, each in failure_log.results_of(data.judged, judge, folder, settings.strict):
+        for _, each in failure_log.results_of(data.judged.items, judge, folder, settings.strict):
             judged.append(each)
         run_folder.write_csv(folder / run_folder.PREDICTIONS, [each.row for each in judged])
         results = self.results(settings, judged, folder)
-        metrics = {**measured, **run_results.tested_on(settings, data.test.items), **results}
+        metrics = {**measured, **run_results.tested_on(settings, data), **results}
         metrics[TASKS[settings.task].items] = len(judged)
         if "peak_bytes" not in metrics:
             metrics["peak_bytes"] = run_folder.memory_bytes()[1]

@@ -71,7 +71,7 @@ def draw_maps(
         folder: Run folder.
         predicted: Predictions of the test bags.
     """
-    test = data.test
+    test = data.judged
     others = target.first_drawn(test, predicted.predictions)[:MAPS]
     drawn = [n for n, bag in enumerate(test.bags) if data.placed_on(bag) or n in others]
     for place, number in enumerate(drawn):

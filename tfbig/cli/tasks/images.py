@@ -155,7 +155,7 @@ class ImageTask(LabelTask[ImageSettings]):
         rows = super().rows(models, settings, target, data, predictions)
         if settings.background != "skip":
             return rows
-        streams, test = settings.mode == "offload", data.test.images
+        streams, test = settings.mode == "offload", data.judged.images
         plans = (models.model.plan(image, training=False) if streams else None for image in test)
         shares = map(background.shares, test, plans)
         return [{**row, **share} for row, share in zip(rows, shares, strict=True)]
@@ -327,7 +327,7 @@ def draw_latent(
     model: PatchGD, target: Target, predictions: npt.NDArray[Any], data: Data, folder: Path
 ) -> None:
     """Draw the latent grid of the first test images, and the attention of a head that has one."""
-    test = data.test
+    test = data.judged
     for number, (image, label) in enumerate(zip(test.images[:MAPS], test.labels, strict=False)):
         with image.lent() as handle:
             z = model.latent(tf.constant([handle]))

@@ -111,7 +111,7 @@ class InstancesTask(DenseTask[InstanceSettings]):
         real = item.labels.read(0, item.labels.shape[0])[..., 0]
         matched = match_instances(real, found, OVERLAPS)
         if draws:
-            number = data.judged.index(item)
+            number = data.judged.items.index(item)
             title = f"{item.name}: average precision {matched[0].average_precision:.3f}"
             draw(folder, f"instances_{number}", item, found, title)
         return Judged({"image": item.name, **_columns(matched)}, matched)

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from tfbig.cli import failure_log, machine
 from tfbig.cli.data import splits
-from tfbig.cli.data.run_data import Data
+from tfbig.cli.data.run_data import Data, items_of
 from tfbig.cli.settings import target_settings
 from tfbig.cli.tasks import fitting, risk_set_steps, run_results, targets
 from tfbig.cli.tasks.target import Numbers, Row, Target
@@ -137,10 +137,12 @@ class LabelTask(Task[S]):
         self, models: Models, settings: S, target: Target, data: Data, predictions: Numbers
     ) -> list[Row]:
         """Return a row of `predictions.csv` for each bag or image of the test set."""
-        test = data.test
+        test = data.judged
         return [
             {**self.first_columns(item), **target.truth(label, data), **target.columns(prediction)}
-            for item, label, prediction in zip(_items(test), test.labels, predictions, strict=True)
+            for item, label, prediction in zip(
+                items_of(test), test.labels, predictions, strict=True
+            )
         ]
 
     def resolved(self, settings: S) -> S:
@@ -178,7 +180,7 @@ class LabelTask(Task[S]):
         training = Epochs(
             ceil_div(len(train.labels), risk_set_steps.items_of_step(settings)),
             lambda shard: self.batches(settings, data, train, shard, True, weights),
-            fitting.item_names(_items(data.train), data.train.labels),
+            fitting.item_names(items_of(data.train), data.train.labels),
         )
         validation = Epochs(
             ceil_div(len(val.labels), self.batch_size(settings)),
@@ -211,20 +213,21 @@ class LabelTask(Task[S]):
     ) -> None:
         target = targets.of(settings, data)
         predicted = partial(self.predicted, models, settings, target)
-        repeats = [predicted(data.test, number) for number in range(self.repeats(settings))]
+        repeats = [predicted(data.judged, number) for number in range(self.repeats(settings))]
         drawn = [each.predictions for each in repeats]
         rows = self.rows(models, settings, target, data, np.mean(drawn, axis=0))
         run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
         reference = target.reference(
             lambda part: predicted(part).predictions, data, settings.test_only
         )
-        results = target.write(folder, drawn, data.test, reference)
+        results = target.write(folder, drawn, data.judged, reference)
         self.draw(models, settings, target, data, folder, repeats[0])
         means, deviations = means_and_deviations([each.merits for each in repeats])
         results["left_out"] = [list(reason) for reason in data.failed]
         if len(repeats) > 1:
             results |= {f"{key}_std": std for key, std in deviations.items()}
-        run_results.write_metrics(folder, settings, {**measured, **means, **results})
+        tested_on = run_results.tested_on(settings, data)
+        run_results.write_metrics(folder, settings, {**measured, **tested_on, **means, **results})
         run_results.print_results(means, folder)
 
 
@@ -242,9 +245,3 @@ def means_and_deviations(
         {key: float(np.mean(numbers)) for key, numbers in values.items()},
         {key: float(np.std(numbers)) for key, numbers in values.items()},
     )
-
-
-def _items(part: Any) -> Sequence[Any]:
-    """Return the bags or images of a split."""
-    items: Sequence[Any] = getattr(part, part.ITEMS)
-    return items

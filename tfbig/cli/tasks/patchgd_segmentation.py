@@ -121,7 +121,7 @@ class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings]):
         draws: bool,
     ) -> Judged:
         """Predict an image, draw it, and return the overlap with its mask."""
-        name = f"mask_{data.judged.index(item)}" if draws else None
+        name = f"mask_{data.judged.items.index(item)}" if draws else None
         return Judged(_evaluated(models.model, settings, item, folder, name))
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.settings import training
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.results import model_card, report, run_folder, shown
@@ -28,12 +29,22 @@ def write_metrics(folder: Path, settings: TrainSettings, metrics: Mapping[str, A
     run_folder.write_json(folder / run_folder.METRICS, values)
 
 
-def tested_on(settings: TrainSettings, test: Sequence[Any]) -> dict[str, str]:
+def tested_on(settings: TrainSettings, data: Data) -> dict[str, str]:
     """The entry of the metrics that says on which split the metrics `test_` of a training run were computed.
 
     Where there are no items for testing, those for validation are tested; evaluations do not say it.
     """
-    return {} if settings.test_only else {run_folder.TESTED_ON: "test" if test else "val"}
+    return (
+        {}
+        if settings.test_only
+        else {run_folder.TESTED_ON: "test" if data.judged is data.test else "val"}
+    )
+
+
+def say_untested(data: Data, items: str) -> None:
+    """Print a line if a training has nothing to test on; `items` are what the data are, in the plural."""
+    if data.judged is not data.test:
+        print(f"no {items} to test on: results will be those of the validation {items}", flush=True)
 
 
 def _compared(metrics: Mapping[str, Any], run: Path) -> dict[str, Any]:

@@ -9,8 +9,10 @@ from typing import Any
 from tfbig.cli import machine, open_run
 from tfbig.cli.data import splits
 from tfbig.cli.settings.tasks import TrainSettings
+from tfbig.cli.tasks import run_results
 from tfbig.cli.tasks.task import Models, Plans, Task
 from tfbig.results import figures, run_folder
+from tfbig.tasks import TASKS
 from tfbig.training.best_window import save_model
 
 PLAN = "plan.txt"
@@ -22,6 +24,7 @@ def run(task: Task[Any], settings: TrainSettings) -> int:
     data = task.load(settings)
     settings = replace(settings, **data.decided)
     splits.check_failed(data.failed, settings.strict)
+    run_results.say_untested(data, TASKS[settings.task].items)
     with machine.scope():
         models = task.models(settings, data)
         plans = task.plans(models, settings, data)
