@@ -82,7 +82,7 @@ def test_without_test_rows(name: str, tmp_path: Path, capsys: pytest.CaptureFixt
         rows = table.read_text().splitlines()
         table.write_text("\n".join(row for row in rows if not row.endswith(",test")))
     elif name != "segmentation":
-        shares = ("--shares", "0.7", "0.3", "0")
+        shares = ("--shares", "100", "100", "1")
     run, again = tmp_path / "run", tmp_path / "again"
     words = ["--task", name, "--data", str(data), *flags, *shares, "--epochs", "1", "--quiet"]
     assert train.main([*words, "--out", str(run)]) == 0
