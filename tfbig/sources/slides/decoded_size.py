@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import struct
 
-# SOF0 to SOF15; DHT, JPG and DAC share the range but are not frames
-_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+# SOF0 to SOF15, of which DHT, JPG and DAC are no frames, and SOF55 of JPEG-LS
+_FRAME_MARKERS = (frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}) | {0xF7}
 _MARKERS_WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
 
 
 def jpeg_size(data: bytes | bytearray) -> tuple[int, int] | None:
-    """Read `(rows, columns)` in the frame header of a JPEG (ITU-T T.81, B.2.2); None without one."""
+    """Read `(rows, columns)` in the frame header of a JPEG (ITU-T T.81, B.2.2) or JPEG-LS (T.87); None without one."""
     at = 0
     while (at := data.find(0xFF, at)) >= 0 and at + 4 <= len(data):
         marker = data[at + 1]

@@ -17,7 +17,7 @@ from tfbig.errors import SourceError, SourceWarning
 from tfbig.sources import untrusted
 from tfbig.sources.files import Package, PathLike
 from tfbig.sources.source import RowArray
-from tfbig.sources.volumes import dicom_tags, raw
+from tfbig.sources.volumes import dicom_frames, dicom_tags, raw
 from tfbig.sources.volumes.grid import VoxelGrid, spacing_of
 from tfbig.sources.volumes.raw import INTERLEAVED, Description, RawVolume, Samples
 from tfbig.units import counted
@@ -450,18 +450,22 @@ def _decoded(planes: Sequence[Plane], dtype: np.dtype[Any], applied: bool) -> It
 
 
 def _check_length(plane: Plane) -> None:
-    """Check that pixels that are not compressed are not more than the header says: its rows or columns may be wrong.
+    """Check that a file has the pixels that its header says, of which rows or columns may be wrong.
 
     Raises:
-        SourceError: There is at least a row more.
+        SourceError: Frames that are compressed have another size, or there is at least a row more of others.
     """
-    with _reading(plane.path):
-        tags = ["PixelData"]
-        data = pydicom.dcmread(plane.path, defer_size=1024, force=True, specific_tags=tags)
-        length = getattr(data.get_item(_PIXEL_DATA), "length", _COMPRESSED)
     rows, columns, channels, code = plane.kind
+    with _reading(plane.path):
+        tags = ["PixelData", "ExtendedOffsetTable", "ExtendedOffsetTableLengths"]
+        data = pydicom.dcmread(plane.path, defer_size=1024, force=True, specific_tags=tags)
+        pixels = data.get_item(_PIXEL_DATA)
+        length = getattr(pixels, "length", _COMPRESSED)
+        if pixels is not None and length == _COMPRESSED:
+            offset = pixels.file_tell if hasattr(pixels, "file_tell") else pixels.value_tell
+            dicom_frames.check(plane.path, data, offset, plane.frames, rows, columns)
     row = columns * channels * np.dtype(code).itemsize
-    if length != _COMPRESSED and length >= (plane.frames * rows + 1) * row:
+    if length != _COMPRESSED and length >= plane.frames * rows * row + max(row, 2):
         raise SourceError(
             f"{plane.path}: holds {length} bytes of pixels; expected {plane.frames * rows * row}, {plane.frames} x "
             f"{rows} rows x {columns} columns, by its header. Correct Rows and Columns, or copy it again."
