@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+import threading
 import zipfile
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import h5py
 import keras
 import numpy as np
 import pytest
+from keras.layers import Conv2D
 from resource_limits import cheap
 
 import tfbig
@@ -232,6 +234,56 @@ def test_layers_with_more_weights_than_the_file_holds(path):
         load_model.load(path)
 
 
+@pytest.mark.parametrize("class_name", ["GlorotUniform", "Orthogonal", "Constant"])
+@pytest.mark.parametrize("seeded", [False, True])
+def test_weights_that_are_counted_before_they_are_made(path, class_name, seeded):
+    """Also those of an initializer with the state of a seed."""
+    initializer = getattr(keras.initializers, class_name)()
+    if seeded and class_name != "Constant":
+        initializer = type(initializer)(seed=keras.random.SeedGenerator(3))
+    config = keras.saving.serialize_keras_object(initializer)
+    load_model.load(path)
+    changed(path, lambda layer: layer["config"].update(filters=7, kernel_initializer=config))
+    with pytest.raises(SourceError, match="cannot be loaded") as refused:  # 7 filters are not in it
+        load_model.load(path)
+    assert "more than" not in str(refused.value)
+    changed(path, lambda layer: layer["config"].update(filters=7 * 10**8))
+    with cheap(), pytest.raises(SourceError, match=r"its layers have more than \d+ weights"):
+        load_model.load(path)
+
+
+def test_models_of_other_threads_are_not_counted(path, monkeypatch):
+    """Keras is as it was for them, and after loads that overlap."""
+    monkeypatch.setattr(load_model, "UNCHECKED_WEIGHTS", 2**12)
+    add_weight, loaded = keras.layers.Layer.add_weight, []
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Waiting(keras.layers.Layer):
+        def build(self, shape):
+            begun.set()
+            assert go_on.wait(60)
+
+        def call(self, x):
+            return x
+
+    keras.saving.register_keras_serializable("tests")(Waiting)
+    image = keras.Input((8, 8, 1))
+    go_on.set()
+    keras.Model(image, keras.layers.Conv2D(2, 3)(Waiting()(image))).save(path)
+    go_on.clear()
+    begun.clear()
+    thread = threading.Thread(target=lambda: loaded.append(load_model.load(path)))
+    thread.start()
+    assert begun.wait(60)
+    assert keras.layers.Layer.add_weight is add_weight
+    large = keras.layers.Dense(300)
+    large.build((None, 300))  # more weights than the other thread may have
+    go_on.set()
+    thread.join(60)
+    assert loaded[0].count_params() == 20
+    assert keras.layers.Layer.add_weight is add_weight
+
+
 def test_parts_that_are_too_large(path, monkeypatch):
     parts = parts_of(path)
     packed(path, parts | {"config.json": parts["config.json"] + b" " * 2**23})
@@ -263,5 +315,38 @@ def test_weights_for_other_channels(tmp_path: Path) -> None:
         SourceError,
         match=r"rgb\.keras: expects images of 3 channels, but those of the data have 1\. Save the image in RGB",
     ):
+        load_model.load_weights(network(1), tmp_path / "rgb.keras")
+    load_model.load_weights(network(3), tmp_path / "rgb.keras")
+
+
+@keras.saving.register_keras_serializable("tests")
+class Subclassed(keras.Model):
+    """A model without `inputs`, which knows the shape that it was built with."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.only = keras.layers.Conv2D(2, 3)
+
+    def build(self, shape):
+        self.only.build(shape)
+
+    def call(self, x):
+        return self.only(x)
+
+
+@pytest.mark.parametrize("kind", ["subclassed", "sequential", "sequential with input"])
+def test_weights_of_other_kinds_of_models_for_other_channels(kind: str, tmp_path: Path) -> None:
+    def network(channels: int) -> keras.Model:
+        shape = (None, 8, 8, channels)
+        given = [keras.Input(shape[1:])] if "input" in kind else []
+        one = Subclassed() if kind == "subclassed" else keras.Sequential([*given, Conv2D(2, 3)])
+        one.build(shape)
+        return one
+
+    network(3).save(tmp_path / "rgb.keras")
+    wanted = (
+        r"rgb\.keras: expects images of 3 channels, but those of the data have 1\. Save the image"
+    )
+    with pytest.raises(SourceError, match=wanted):
         load_model.load_weights(network(1), tmp_path / "rgb.keras")
     load_model.load_weights(network(3), tmp_path / "rgb.keras")

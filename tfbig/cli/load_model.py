@@ -10,12 +10,13 @@ import sys
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import keras
+import tensorflow as tf
 
 from tfbig import SourceError
 from tfbig.cli import messages
@@ -116,24 +117,35 @@ def _check_parts(path: Path) -> None:
 def _limited_weights(path: Path) -> Iterator[None]:
     """Refuse layers with more weights than the file can hold: a few bytes of configuration may ask for any number.
 
+    They are counted as variables of this thread; models that other threads build meanwhile are not.
+
     Raises:
         ValueError: They create more.
     """
-    most = path.stat().st_size + UNCHECKED_WEIGHTS
-    add_weight, created = keras.layers.Layer.add_weight, 0
+    most = 2 * path.stat().st_size + UNCHECKED_WEIGHTS  # moments of half precision may be missing
+    created = 0
 
-    def counted(layer: Any, shape: Any = None, *arguments: Any, **options: Any) -> Any:
+    def counted(create: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
         nonlocal created
-        created += math.prod(n or 1 for n in ((shape,) if isinstance(shape, int) else shape or ()))
+        created += _num_values(options["initial_value"])
         if created > most:
             raise ValueError(f"its layers have more than {most} weights, which it does not hold")
-        return add_weight(layer, shape, *arguments, **options)
+        return create(**options)
 
-    keras.layers.Layer.add_weight = counted
-    try:
+    with tf.variable_creator_scope(counted):
         yield
-    finally:
-        keras.layers.Layer.add_weight = add_weight
+
+
+def _num_values(initial: Any) -> int:
+    """Count the values that a variable begins with; a function that makes them is traced and not run."""
+    if not callable(initial):
+        return math.prod(initial.shape)
+    try:
+        with tf.Graph().as_default():
+            return math.prod(initial().shape)
+    except (TypeError, ValueError, RuntimeError):  # it reads variables, such as the state of a seed
+        trace = tf.function(initial, autograph=False).get_concrete_function()
+        return math.prod(trace.output_shapes)
 
 
 def _missing(path: Path) -> str:
@@ -194,8 +206,9 @@ def _check_channels(model: Any, path: Path) -> None:
     Raises:
         SourceError: It has another number.
     """
-    inputs, expected = getattr(model, "inputs", None), _channels_of(path)
-    found = inputs[0].shape[-1] if inputs else None
+    inputs = getattr(model, "inputs", None)
+    shape = inputs[0].shape if inputs else (model.get_build_config() or {}).get("input_shape")
+    found, expected = _channels(shape), _channels_of(path)
     if found is not None and expected is not None and found != expected:
         raise SourceError(
             f"{path}: expects images of {counted(expected, 'channel')}, but those of the data have {found}. "
@@ -204,16 +217,22 @@ def _check_channels(model: Any, path: Path) -> None:
 
 
 def _channels_of(path: Path) -> int | None:
-    """The channels of the first input of the functional model in a file; None for other models."""
+    """The channels of the first input of the model in a file; None if it does not say them."""
     with (
         suppress(ValueError, KeyError, TypeError, IndexError, AttributeError),
         zipfile.ZipFile(path) as archive,
     ):
-        layers = json.loads(archive.read("config.json"))["config"].get("layers", [])
-        inputs = (each["config"] for each in layers if each["class_name"] == "InputLayer")
-        length = next(inputs, {"batch_shape": [None]})["batch_shape"][-1]
-        return length if isinstance(length, int) else None
+        saved = json.loads(archive.read("config.json"))
+        layers, built = saved["config"].get("layers", []), saved.get("build_config") or {}
+        inputs = [each["config"] for each in layers if each["class_name"] == "InputLayer"]
+        return _channels(inputs[0]["batch_shape"] if inputs else built.get("input_shape"))
     return None
+
+
+def _channels(shape: Any) -> int | None:
+    """The last length of the shape of images or volumes; None if it is another shape, or not known."""
+    is_image = isinstance(shape, list | tuple) and len(shape) >= 4
+    return shape[-1] if is_image and isinstance(shape[-1], int) else None
 
 
 def _reason(error: Exception) -> str:
