@@ -7,10 +7,12 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers
 from streamed_pairs import both, same_logs, segmenter
 
 import tfbig
+from tfbig.streaming import label_sizes
 
 X = np.random.default_rng(0).normal(size=(3, 8, 6, 1))
 Y = {"mask": np.ones((3, 8, 6, 1)), "label": np.ones((3, 1))}
@@ -78,3 +80,61 @@ def test_other_sizes_of_masks() -> None:
         model.train_on_batch(x, np.array([handle]))
     with pytest.raises(ValueError, match=r"sample weights have shape \(1, 8, 5, 1\)"):
         model.train_on_batch(x, np.ones((1, 8, 6, 1)), np.ones((1, 8, 5)))
+
+
+def rest_in_keras(label: bool) -> tfbig.StreamedModel:
+    """A model whose last layers run on whole tensors: a mask of twice the size, or a label."""
+    image = keras.Input((None, None, 1))
+    x = layers.Conv2D(2, 3, padding="same", name="front")(image)
+    mask = layers.Conv2DTranspose(1, 2, strides=2, name="last")(x)
+    twin = keras.Model(
+        image, layers.Dense(1, name="last")(layers.GlobalMaxPooling2D()(x)) if label else mask
+    )
+    model = tfbig.stream(twin, upto="front", strip_rows=3)
+    model.compile("sgd", "mse")
+    return model
+
+
+@pytest.mark.parametrize("size", [(3, 15, 12), (3, 16, 11), (1, 16, 12), (3, 1, 12), (3, 16, 1)])
+def test_other_sizes_after_the_last_layer_that_streams(size: tuple[int, ...]) -> None:
+    """Of length 1, plain Keras repeats them; nothing asks for that."""
+    message = rf"output 'last': targets have shape \({', '.join(map(str, size))}, 1\); expected \["
+    model = rest_in_keras(label=False)
+    with pytest.raises(ValueError, match=message + r"3, 16, 12, C\]"):
+        model.train_on_batch(X, np.ones((*size, 1)))
+    with pytest.raises(ValueError, match=message):
+        model.test_on_batch(X, np.ones((*size, 1)))
+    model.train_on_batch(X, np.ones((3, 16, 12, 1)))
+
+
+def test_other_numbers_of_labels_after_the_last_layer_that_streams() -> None:
+    model = rest_in_keras(label=True)
+    for count in (1, 2):
+        with pytest.raises(ValueError, match=rf"shape \({count}, 1\); expected \[3, C\]"):
+            model.train_on_batch(X, np.ones((count, 1)))
+    with pytest.raises(ValueError, match=r"sample weights have shape \(2,\); expected \[3"):
+        model.train_on_batch(X, np.ones((3, 1)), np.ones(2))
+    model.train_on_batch(X, np.ones((3, 1)), WEIGHTS)
+
+
+def test_other_numbers_of_labels_of_bags() -> None:
+    encoder = tfbig.models.encoders.make("small", (32, 32, 3), latent=8)
+    model = tfbig.mil.MIL(encoder, tfbig.mil.ABMIL(classes=2), instances_at_once=2)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    bag = np.zeros((1, 3, 32, 32, 3), "uint8")
+    with pytest.raises(ValueError, match=r"targets have shape \(2,\); expected \[1, C\]"):
+        model.train_on_batch(bag, np.array([0, 1]))
+    model.train_on_batch(bag, np.array([1]))
+
+
+def test_lengths_that_are_not_known_are_not_compared() -> None:
+    output = label_sizes.Output("mask", (2, None, 6))
+    targets = [tf.TensorSpec(shape) for shape in ([2, 7, 6, 1], [None, 9, 6, 1], None)]
+    label_sizes.check("m", [output], [(0, each, None) for each in targets])
+    with pytest.raises(ValueError, match=r"shape \(2, 7, 5, 1\); expected \[2, \?, 6, C\]"):
+        label_sizes.check("m", [output], [(0, tf.TensorSpec([2, 7, 5, 1]), None)])
+    model = tfbig.stream(segmenter(), strip_rows=3)
+    graph = model._programs.read(training=True)
+    (found,) = label_sizes.outputs_of_graph(graph, [tf.TensorSpec([4, None, 6, 2])])
+    assert found.size == (4, None, None)
+    assert label_sizes.outputs_of_graph(graph, [tf.TensorSpec(None)]) == []

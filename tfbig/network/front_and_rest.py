@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from math import prod
 from typing import Any
@@ -44,6 +44,7 @@ class Split:
     rest_inputs: tuple[tuple[str, int], ...]
     output_sources: tuple[tuple[str, int], ...]
     whole: keras.Model
+    _known: dict[Any, list[tuple[int | None, ...]]] = field(default_factory=dict, compare=False)
 
     def outputs(
         self, inputs: Sequence[Any], crossing: Sequence[Any], training: bool | None
@@ -69,20 +70,35 @@ class Split:
             size: Rows, columns, ... of the input images.
         """
         rank = max(len(t.shape) for t in self.model.inputs)
-        specs = [
-            keras.KerasTensor(
-                (batch, *size, t.shape[-1]) if len(t.shape) == rank else (batch, *t.shape[1:]),
-                t.dtype,
-            )
+        shapes = [
+            (batch, *size, t.shape[-1]) if len(t.shape) == rank else (batch, *t.shape[1:])
             for t in self.model.inputs
         ]
+        return sum(
+            prod(t.shape) * itemsize(keras.backend.standardize_dtype(t.dtype))
+            for t in self._specs(self.whole, shapes)
+        )
+
+    def output_shapes(self, shapes: Sequence[Sequence[int | None]]) -> list[tuple[int | None, ...]]:
+        """Return the shapes of the outputs of the model, None for lengths that are not known.
+
+        Args:
+            shapes: Shapes of its inputs.
+        """
+        key = tuple(map(tuple, shapes))
+        if key not in self._known:
+            self._known.clear()  # consecutive steps are often on one size
+            self._known[key] = [tuple(t.shape) for t in self._specs(self.model, shapes)]
+        return self._known[key]
+
+    def _specs(self, model: keras.Model, shapes: Sequence[Sequence[int | None]]) -> list[Any]:
+        """Return the flat outputs of a model with the inputs of this one as symbolic tensors, for inputs of shapes."""
+        inputs = zip(shapes, self.model.inputs, strict=True)
+        specs = [keras.KerasTensor(shape, t.dtype) for shape, t in inputs]
         # In another thread: this reads variables, which the tape of a step that is being traced must not record.
         with ThreadPoolExecutor(1) as thread:
-            outputs = thread.submit(self.whole.compute_output_spec, specs).result()
-        outputs = keras.tree.flatten(outputs)
-        return sum(
-            prod(t.shape) * itemsize(keras.backend.standardize_dtype(t.dtype)) for t in outputs
-        )
+            outputs = thread.submit(model.compute_output_spec, specs).result()
+        return list(keras.tree.flatten(outputs))
 
     @property
     def direct(self) -> frozenset[int]:

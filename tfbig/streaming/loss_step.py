@@ -87,6 +87,6 @@ def prepare(
         (each.output, targets[each.target], None if each.weights is None else weights[each.weights])
         for each in used
     ]
-    label_sizes.check(before, reader.name, inputs, labelled)
+    label_sizes.check(reader.name, label_sizes.outputs_of_graph(before, inputs), labelled)
     tensors = inputs + [[*targets, *weights][i] for i in taken]
     return LossStep(program, tensors, goal, len(inputs))

@@ -461,13 +461,18 @@ class StreamedModel(ClassWeights, TwinModel):
         """Check targets and sample weights of losses that Keras computes, see `tfbig.streaming.label_sizes`."""
         _, y, weights = keras.utils.unpack_x_y_sample_weight(data)
         outputs = keras_internals.output_structure(self._functional_twin)
-        if self._split is not None or y is None or not _same(outputs, y):
+        if y is None or not _same(outputs, y):
             return
         flat, given = keras.tree.flatten(y), labels.flatten(weights)
         given = given * len(flat) if len(given) == 1 else given or [None] * len(flat)
         tensors = [tuple(map(_tensor, pair)) for pair in zip(flat, given, strict=True)]
         labelled = [(n, *pair) for n, pair in enumerate(tensors)]
-        label_sizes.check(forward.graph, self.name, forward.tensors, labelled)
+        if self._split is None:
+            sizes = label_sizes.outputs_of_graph(forward.graph, forward.tensors)
+        else:
+            rank, bags = self._programs.rank, self._programs.bags
+            sizes = label_sizes.outputs_of_split(self._split, forward.tensors, rank, bags)
+        label_sizes.check(self.name, sizes, labelled)
 
     def _of_pixels(self, step: LossStep, data: Any) -> Any:
         """Return data with tensors as targets, and a sample weight for each pixel, as the losses of Keras expect."""
