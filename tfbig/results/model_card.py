@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tfbig.results import run_folder, shown
+from tfbig.results.pixel_sizes import in_um, trained_pixels
 from tfbig.results.report import Used
 from tfbig.tasks import declared
 from tfbig.units import format_bytes
@@ -107,6 +108,8 @@ def _counts(folder: Path, failed: list[dict[str, str]], items: str) -> list[tupl
     slides = shown.slides(folder)
     rows = [(f"number of {items}", slides)] if slides else []
     rows += [("tested or validated", str(tested))] if tested else []
+    pixels = trained_pixels(folder)
+    rows += [("size of pixels", in_um(pixels))] if pixels else []
     return [*rows, ("left out", str(len(failed)))] if failed else rows
 
 

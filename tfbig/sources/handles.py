@@ -15,7 +15,7 @@ from tfbig.sources.augmentation import Augmentation, Augmented, AugmentedEach, A
 from tfbig.sources.bags.bag import Bag
 from tfbig.sources.files import PathLike, cannot_open
 from tfbig.sources.open_files import OpenFiles
-from tfbig.sources.slides.opening import LABELS, open, open_slide, shape_of_file
+from tfbig.sources.slides.opening import LABELS, Header, header_of_file, open, open_slide
 from tfbig.sources.slides.stacks import Plane
 from tfbig.sources.source import Readable, RowArray, Source, registered
 from tfbig.sources.volumes.opening import describe_volume
@@ -154,12 +154,11 @@ class OnDisk(Source):
         )
         labels = reader == LABELS
         if selection == _Selection(level, reader=LABELS if labels else None):
-            shape, dtype = shape_of_file(path, level or 0, labels)
-            super().__init__(shape, dtype, name)
+            header: Header | Source = header_of_file(path, level or 0, labels)
         else:
-            source = _resolve_file(name, selection)
-            super().__init__(source.shape, source.dtype, name)
-            self.mpp = source.mpp
+            header = _resolve_file(name, selection)
+        super().__init__(header.shape, header.dtype, name)
+        self.mpp = header.mpp
         self._selection = selection
 
     @property

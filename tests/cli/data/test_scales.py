@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tfbig import SourceError
 from tfbig.cli.data import scales
 from tfbig.cli.data.scales import Scale
 from tfbig.sources import open_slide
@@ -55,19 +54,3 @@ def test_slides_against_those_of_the_run() -> None:
         "read at another size of pixels than the run was trained on: 1 of 2 slides"
     )
     assert "such as b at 0.234 um, trained on 0.468 um to 0.47 um; results may be wrong." in line
-
-
-def test_pixels_of_a_run(tmp_path: Path) -> None:
-    assert scales.trained_pixels(tmp_path) == ()
-    table = "slide_id,label,split,path,mpp_rows,mpp_columns\n"
-    rows = "a,0,train,a.tif,0.5,0.25\nb,1,val,b.tif,,\nc,1,test,c.tif,0.5,0.25\n"
-    (tmp_path / "slides.csv").write_text(table + rows)
-    assert scales.trained_pixels(tmp_path) == ((0.5, 0.25),)
-    (tmp_path / "slides.csv").write_text("slide_id,label\na,0\n")
-    assert scales.trained_pixels(tmp_path) == ()
-    for table in ("scene,label,split\na.tif,b.tif,train\n", "case_id,split,image\na,train,a.nii\n"):
-        (tmp_path / "slides.csv").write_text(table)  # of a run on scenes or volumes
-        assert scales.trained_pixels(tmp_path) == ()
-    (tmp_path / "slides.csv").write_text("slide_id,split,mpp_rows,mpp_columns\na,train,x,0.5\n")
-    with pytest.raises(SourceError, match="is damaged: expected numbers in mpp_rows and mpp_col"):
-        scales.trained_pixels(tmp_path)

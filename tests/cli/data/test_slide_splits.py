@@ -1,6 +1,7 @@
 """Slides of `--task segmentation` by split: tables, and what is wrong with them."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,9 +9,13 @@ import tifffile
 from cli_runs import failures, metrics, predictions, rows_of, run_segmentation, write_table
 from samples import tissue, write_slide
 
-from tfbig.cli.data import slide_splits
+import train
+from tfbig.cli.data import slide_splits, splits
 from tfbig.cli.main import main
+from tfbig.cli.settings.flag import to_save
 from tfbig.cli.settings.tasks import SegmentationSettings
+from tfbig.results import model_card, pixel_sizes, run_folder
+from tfbig.tasks import TASKS
 
 ROWS = [
     {"slide_id": "a", "split": "train"},
@@ -162,11 +167,58 @@ def test_flags_without_a_table(folder, tmp_path, capsys):
     assert "--folds needs the table" in capsys.readouterr().err
 
 
+def write_measured(folder, **sizes):
+    """Write a slide of each name, of pixels of a size in micrometres."""
+    for name, mpp in sizes.items():
+        resolution = {"resolution": (1e4 / mpp, 1e4 / mpp), "resolutionunit": "CENTIMETER"}
+        tifffile.imwrite(folder / f"{name}.tif", tissue(0), photometric="rgb", **resolution)
+
+
+@pytest.mark.parametrize("task", ["segmentation", "patchgd-segmentation", "instances"])
+def test_sizes_of_pixels_of_a_folder(task, tmp_path, capsys):
+    """A run without a table has them too, its card says them, and predictions of other sizes are warned of."""
+    data, run = tmp_path / "data", tmp_path / "run"
+    (data / "masks").mkdir(parents=True)
+    write_measured(data, **dict.fromkeys("abcdef", 0.25))
+    for name in "abcdef":
+        mask = np.zeros((256, 384), np.uint8)
+        mask[32:64, 32:96] = 1
+        tifffile.imwrite(data / "masks" / f"{name}.tif", mask)
+    words = ["--task", task, "--data", str(data)]
+    small = {
+        "segmentation": ["--crop", "128x256", "--crops", "2"],
+        "patchgd-segmentation": ["--patch", "32", "--latent", "8", "--downscale", "2"],
+        "instances": ["--crop", "32x32", "--filters", "4", "--depth", "1", "--crops", "4"],
+    }
+    settings = train.settings_of([*words, *small[task]])
+    trainer = TASKS[task].new_trainer()
+    settings = trainer.resolved(settings)
+    found = trainer.load(settings)
+    settings = replace(settings, **found.decided)
+    run.mkdir()
+    trainer.models(settings, found).twin.save(run / run_folder.MODEL)
+    run_folder.write_yaml(run / run_folder.CONFIG, to_save(settings))
+    splits.write_tables(found.table, found.failed, run)
+    expected = 0.5 if task == "patchgd-segmentation" else 0.25
+    (pixel,) = pixel_sizes.trained_pixels(run)
+    assert pixel == pytest.approx((expected, expected))
+    run_folder.write_json(run / run_folder.METRICS, {"val_loss": 1.0})
+    assert f"| size of pixels | {expected:g} um |" in model_card.write_card(run).read_text()
+    new = tmp_path / "new"
+    new.mkdir()
+    write_measured(new, same=0.25, other=0.5)
+    capsys.readouterr()
+    assert main(["predict", str(run), str(new), "--out", str(tmp_path / "out"), "--dry-run"]) == 0
+    error = capsys.readouterr().err
+    assert (
+        "another size of pixels than the run was trained on: 1 of 2 slides, such as other" in error
+    )
+    assert f"at {2 * expected:g} um, trained on {expected:g} um" in error
+
+
 def test_sizes_of_pixels(tmp_path, capsys):
     """The table of a run has them, and slides that differ are said in one line; so are those of an evaluation."""
-    for name, mpp in (("a", 0.25), ("b", 0.25), ("c", 0.5)):
-        resolution = {"resolution": (1e4 / mpp, 1e4 / mpp), "resolutionunit": "CENTIMETER"}
-        tifffile.imwrite(tmp_path / f"{name}.tif", tissue(0), photometric="rgb", **resolution)
+    write_measured(tmp_path, a=0.25, b=0.25, c=0.5)
     splits = {"a": "train", "b": "val", "c": "test"}
     rows = [{"slide_id": name, "split": split} for name, split in splits.items()]
     write_table(tmp_path / "slides.csv", rows)

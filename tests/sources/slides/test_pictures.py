@@ -22,7 +22,7 @@ def test_shape_of_picture(tmp_path: Path, mode: str) -> None:
     suffix = "jpg" if mode == "CMYK" else "png"
     Image.new(mode, (7, 5)).save(tmp_path / f"a.{suffix}")
     source = sources.open(tmp_path / f"a.{suffix}")
-    assert opening.shape_of_file(tmp_path / f"a.{suffix}") == (source.shape, source.dtype)
+    assert opening.header_of_file(tmp_path / f"a.{suffix}")[:2] == (source.shape, source.dtype)
 
 
 @pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("RGBA", 3), ("L", 1), ("LA", 1)])
@@ -75,7 +75,7 @@ def test_shape_of_labels(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPa
     path = tmp_path / "a.png"
     Image.new(mode, (7, 5)).save(path)
     source = sources.open_labels(path)
-    assert opening.shape_of_file(path, labels=True) == (source.shape, source.dtype)
+    assert opening.header_of_file(path, labels=True)[:2] == (source.shape, source.dtype)
     monkeypatch.setattr(pictures, "_decoded", lambda *_: pytest.fail("decoded"))
     if mode in ("L", "LA", "P"):
         assert sources.OnDisk(path, reader=sources.LABELS).shape == (5, 7, 1)
@@ -101,7 +101,7 @@ def test_pictures_of_16_bits(tmp_path: Path, channels: int) -> None:
     source = sources.open(tmp_path / "a.png")
     expected = array[..., : 1 if channels == 2 else 3]
     np.testing.assert_array_equal(read_all(source), expected)
-    assert opening.shape_of_file(tmp_path / "a.png") == (expected.shape, np.uint16)
+    assert opening.header_of_file(tmp_path / "a.png")[:2] == (expected.shape, np.uint16)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -124,7 +124,7 @@ def test_pictures_are_turned_as_their_exif_data_say(
         8: stored.transpose(1, 0, 2)[::-1],
     }
     np.testing.assert_array_equal(read_all(sources.open(tmp_path / name)), turns[orientation])
-    assert opening.shape_of_file(tmp_path / name)[0] == turns[orientation].shape
+    assert opening.header_of_file(tmp_path / name)[0] == turns[orientation].shape
 
 
 def test_postscript_called_png_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_postscript_called_png_is_not_run(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(SourceError, match=r"a\.png: cannot be decoded as a picture"):
         sources.open(tmp_path / "a.png")
     with pytest.raises(SourceError, match=r"a\.png: cannot be decoded as a picture"):
-        opening.shape_of_file(tmp_path / "a.png")
+        opening.header_of_file(tmp_path / "a.png")
 
 
 def test_damaged_pictures(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tfbig.cli import predictors, slide_batch
-from tfbig.cli.data import scales
 from tfbig.cli.input_kinds import VOLUMES
 from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.slide_settings import PredictSettings
+from tfbig.results import pixel_sizes
 
 
 def run(settings: PredictSettings) -> int:
@@ -34,5 +34,5 @@ def work(settings: PredictSettings) -> slide_batch.Work[PredictSettings]:
         predictor.finished,
         inputs,
         pixels=predictor.pixels,
-        trained=scales.trained_pixels(settings.model),
+        trained=pixel_sizes.trained_pixels(settings.model),
     )

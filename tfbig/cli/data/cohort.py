@@ -315,7 +315,10 @@ class Opener:
     def with_pixels(self, data: Data) -> Data:
         """Write the size of the pixels of each slide into the table of the data; print lines about odd ones."""
         scales.say(self.scales, self.run)
-        return replace(data, table=scales.with_pixels(data.table, self.scales, title_of))
+        return replace(
+            data,
+            table=scales.with_pixels(data.table, self.scales, lambda row: title_of(row["path"])),
+        )
 
     def placed_on(self, bag: sources.Bag) -> Placed | None:
         """A function that opens the slide of a bag of `tiles`, and its tiles; None for other bags."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from tfbig import sources
-from tfbig.cli.data import run_data, slide_folders, splitting
+from tfbig.cli.data import run_data, scales, slide_folders, splitting
 from tfbig.cli.data.run_data import Data, Opened
 from tfbig.cli.data.slides_and_masks import MaskSource
 from tfbig.cli.paths import FlagError
@@ -68,8 +68,11 @@ def load(settings: MaskedSettings, open_row: Callable[[Row, Any], Any] | None = 
     sets = run_data.open_all(table, lambda row: opener(row, settings), settings, "image", "images")
     names = [name for name in ("image", "mask", "split", "patient") if name in table.rows[0]]
     rows = () if settings.test_only else table.rows
-    saved = tuple({name: row[name] for name in names} for row in rows)
-    return Data.of(sets, CLASSES, table=saved)
+    saved = [{name: row[name] for name in names} for row in rows]
+    data = Data.of(sets, CLASSES)
+    read = {each.name: scales.scale_of(None, each.image.mpp) for each in data.every}
+    scales.say(read, settings.test_only)
+    return replace(data, table=scales.with_pixels(saved, read, lambda row: row["image"]))
 
 
 def print_counts(data: Data) -> None:

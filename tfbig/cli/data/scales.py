@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from tfbig.errors import SourceError
 from tfbig.results import run_folder
+from tfbig.results.pixel_sizes import PIXELS, in_um, trained_pixels
 from tfbig.sources.resolution import Mpp, doubts
 from tfbig.sources.slides.slide import Slide
 from tfbig.units import counted
 
-TABLE, PIXELS = run_folder.SLIDES, ("mpp_rows", "mpp_columns")
-"""Table of the slides of a run, and its columns of the sizes of pixels."""
+TABLE = run_folder.SLIDES
+"""Table of the slides of a run."""
 SAME = 1.05
 """Largest ratio of two sizes of pixels that need no word: slides of one scanner differ by a few percent."""
 
@@ -63,8 +62,8 @@ def _differences(pixels: Mapping[str, Mpp | None]) -> list[str]:
         finest, coarsest = (choose(known, key=lambda name: known[name]) for choose in (min, max))
         if differ(known[finest], known[coarsest]):
             found.append(
-                f"slides are read at different sizes of pixels, from {_in_um(known[finest])} ({finest}) to "
-                f"{_in_um(known[coarsest])} ({coarsest}); expected one size. Use --mpp, or leave some out."
+                f"slides are read at different sizes of pixels, from {in_um([known[finest]])} ({finest}) to "
+                f"{in_um([known[coarsest]])} ({coarsest}); expected one size. Use --mpp, or leave some out."
             )
     return found
 
@@ -85,11 +84,10 @@ def against_run(pixels: Mapping[str, Mpp | None], trained: Iterable[Mpp]) -> lis
     if not of_run or not others:
         return []
     name, pixel = next(iter(others.items()))
-    sizes = " to ".join(dict.fromkeys(map(_in_um, (of_run[0], of_run[-1]))))
     return [
         f"read at another size of pixels than the run was trained on: {len(others)} of "
-        f"{counted(len(pixels), 'slide')}, such as {name} at {_in_um(pixel)}, trained on {sizes}; results may be "
-        "wrong. Use --mpp."
+        f"{counted(len(pixels), 'slide')}, such as {name} at {in_um([pixel])}, trained on {in_um(of_run)}; results may "
+        "be wrong. Use --mpp."
     ]
 
 
@@ -104,36 +102,11 @@ def say(scales: Mapping[str, Scale], run: str | None) -> None:
 
 
 def with_pixels(
-    rows: Sequence[dict[str, Any]], scales: Mapping[str, Scale], name_of: Callable[[Path], str]
+    rows: Sequence[dict[str, Any]], scales: Mapping[str, Scale], name_of: Callable[[Any], str]
 ) -> tuple[dict[str, Any], ...]:
-    """Write the size of the pixels into the row of each slide, by the name of its path."""
-    found = (scales.get(name_of(Path(row["path"]))) if row["path"] else None for row in rows)
+    """Write the size of the pixels into the row of each slide, by its name; `name_of` gives that of a row."""
+    found = (scales.get(name_of(row)) for row in rows)
     sizes = ((scale and scale.pixel) or ("", "") for scale in found)
     return tuple(
         row | dict(zip(PIXELS, size, strict=True)) for row, size in zip(rows, sizes, strict=True)
     )
-
-
-def _in_um(pixel: Mpp) -> str:
-    rows, columns = (f"{size:.4g}" for size in pixel)
-    return f"{rows} um" if rows == columns else f"{rows} x {columns} um"
-
-
-def trained_pixels(run: str | Path) -> tuple[Mpp, ...]:
-    """Read the sizes of the pixels that a run was trained on from its table of slides; empty if it has none.
-
-    `run` is a run folder, or a model.
-
-    Raises:
-        SourceError: The table is damaged.
-    """
-    table = Path(run) / TABLE
-    rows = run_folder.read_rows(table)  # those of scenes, images and volumes have no sizes
-    rows = [row for row in rows if row.get(PIXELS[0]) and row.get("split") == "train"]
-    try:
-        sizes = [[float(row[name]) for name in PIXELS] for row in rows]
-    except (KeyError, ValueError) as error:
-        raise SourceError(
-            f"{table}: is damaged: expected numbers in {' and '.join(PIXELS)}. Restore or remove it."
-        ) from error
-    return tuple({(size[0], size[1]) for size in sizes})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tfbig.cli.data.background import Masking, outline_rule
 from tfbig.cli.data.run_data import Data, Opened
 from tfbig.cli.settings.tasks import SegmentationSettings
 from tfbig.errors import SourceError
+from tfbig.sources.names import title_of
 from tfbig.sources.table import Row, Table
 
 
@@ -25,7 +27,9 @@ def load(settings: SegmentationSettings) -> Data:
     found = _load(settings)
     read = {each.name: scales.scale_of(None, each.image.mpp) for each in found.every}
     scales.say(read, settings.test_only)
-    return replace(found, table=scales.with_pixels(found.table, read, lambda path: path.name))
+    return replace(
+        found, table=scales.with_pixels(found.table, read, lambda row: Path(row["path"]).name)
+    )
 
 
 def _load(settings: SegmentationSettings) -> Data:
@@ -48,11 +52,21 @@ def _of_folder(settings: SegmentationSettings) -> Data:
         settings.data or "", least, Masking.of(settings), outline_rule(settings)
     )
     if settings.test_only and splitting.is_other_data(settings):
-        return Data.of([found])
+        return Data.of([found], table=_rows_of({"test": found}))
     last = replace(found, items=found.items[-1:], rows=found.rows[-1:])
     if settings.test_only:
-        return Data.of([last])
-    return Data.of([replace(found, items=found.items[:-1], rows=found.rows[:-1]), last, Opened()])
+        return Data.of([last], table=_rows_of({"test": last}))
+    others = replace(found, items=found.items[:-1], rows=found.rows[:-1])
+    return Data.of([others, last, Opened()], table=_rows_of({"train": others, "val": last}))
+
+
+def _rows_of(parts: Mapping[str, Opened]) -> tuple[dict[str, Any], ...]:
+    """The rows of the slides of a folder by split, as a run on a table saves them."""
+    return tuple(
+        _saved(row | {"slide_id": title_of(row["path"]), "split": split})
+        for split, part in parts.items()
+        for row in part.rows
+    )
 
 
 def _of_table(settings: SegmentationSettings, path: Path) -> Data:

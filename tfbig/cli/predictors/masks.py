@@ -71,6 +71,7 @@ class Masks(Predictor):
         if self.masking is not None and not self.settings.dry_run:
             source = self.masking.apply(slide, source)
         source = smaller(source, self.downscale) if self.downscale > 1 else source
+        self.pixels[path] = source.mpp
         rows, columns = source.shape[:2]
         if self.settings.dry_run:
             return f"{slide.describe()}: would be read at {rows} x {columns} pixels"

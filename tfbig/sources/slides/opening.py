@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tfbig.errors import SourceError
 from tfbig.sources.arrays import from_array, from_memmap, map_npy
 from tfbig.sources.files import File, PathLike
-from tfbig.sources.resolution import Resolution
+from tfbig.sources.resolution import Mpp, Resolution
 from tfbig.sources.scenes.raster import RasterSlide
 from tfbig.sources.slides.openslide import VendorSlide, vendor_of
 from tfbig.sources.slides.pictures import PICTURE_SUFFIXES, read_picture, shape_of_picture
@@ -162,10 +162,16 @@ def open_labels(path: PathLike) -> Source:
     return open_slide(path, reader=LABELS).level(0)
 
 
-def shape_of_file(
-    path: PathLike, level: int = 0, labels: bool = False
-) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Find the shape and dtype of the source of a file, without decoding pictures.
+class Header(NamedTuple):
+    """What is known of the source of a file before it is read."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    mpp: Mpp | None
+
+
+def header_of_file(path: PathLike, level: int = 0, labels: bool = False) -> Header:
+    """Find the shape and dtype of the source of a file, and the size of its pixels, without decoding pictures.
 
     With `labels`, the file is opened as by `open_labels`.
 
@@ -175,10 +181,10 @@ def shape_of_file(
     if Path(path).suffix.lower() in PICTURE_SUFFIXES and level == 0:
         shape = shape_of_picture(path, labels)
         if shape is not None:
-            return shape, np.dtype(np.uint8)
+            return Header(shape, np.dtype(np.uint8), None)
     source = open_slide(path, reader=LABELS).level(level) if labels else open(path, level)
     source.close()
-    return source.shape, source.dtype
+    return Header(source.shape, source.dtype, source.mpp)
 
 
 @final
