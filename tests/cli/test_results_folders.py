@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,20 @@ def test_resumed_run_with_a_file_of_the_user(mil_run: Any, tmp_path: Path, capsy
     assert train.main(["--out", str(run), "--resume"]) == 2
     assert "holds notes.txt, which tfbig did not write" in capsys.readouterr().err
     assert contents(run) == before
+
+
+def test_resumed_run_without_a_record(mil_run: Any, tmp_path: Path, capsys: Any) -> None:
+    """Of an older version, or copied without hidden files: nothing is touched, and the advice helps."""
+    run = Path(shutil.copytree(mil_run.folder, tmp_path / "a run"))
+    (run / output_folder.RECORD).unlink()
+    before = contents(run)
+    assert train.main(["--out", str(run), "--resume"]) == 1
+    error = capsys.readouterr().err.strip()
+    assert f"{run}: is a run folder without .tfbig-files" in error and "expected one" in error
+    assert contents(run) == before
+    subprocess.run(error.partition("are of the run: ")[2], shell=True, check=True)
+    assert train.main(["--out", str(run), "--resume"]) == 0
+    assert "all epochs are already done" in capsys.readouterr().out
+    (run / "notes.txt").write_text("mine")
+    assert train.main(["--out", str(run), "--resume"]) != 0
+    assert "holds notes.txt, which tfbig did not write" in capsys.readouterr().err

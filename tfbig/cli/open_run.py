@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import fcntl
 import os
+import shlex
 import shutil
 import tempfile
 import time
@@ -33,13 +34,14 @@ def check_folder(settings: TrainSettings) -> None:
     Raises:
         FlagError: `--out` is a file.
         FileExistsError: The folder holds a run, and `--resume` is not set.
-        SourceError: The folder has results of training, but no checkpoint.
+        SourceError: The folder has results of training, but no checkpoint, or no record of its files.
     """
     if not settings.out:
         return
     if Path(settings.out).exists():
         paths.check_path(f"--out {settings.out}", settings.out, "folder")
     if _continues(settings):
+        _check_record(Path(settings.out))
         run_folder.check_checkpoints(settings.out)
     else:
         run_folder.check_new(settings.out)
@@ -109,6 +111,21 @@ def _lock(folder: Path) -> None:
         ) from error
     except OSError:
         pass  # a file system that cannot lock folders
+
+
+def _check_record(folder: Path) -> None:
+    """Check that a run to continue has the record of its files; a name alone does not show that a file is the run's.
+
+    Raises:
+        SourceError: It has none: it was made before there were records, or copied without hidden files.
+    """
+    if not output_folder.is_claimed(folder):
+        name = output_folder.RECORD
+        raise SourceError(
+            f"{folder}: is a run folder without {name}, the record of what tfbig wrote there; expected one, as no "
+            "other file is replaced. Copy the folder with its hidden files. If it never had one, and all files in it "
+            f"are of the run: cd {shlex.quote(str(folder))} && find * | sed 's/.*/\"&\"/' > {name}"
+        )
 
 
 def _check_identity(folder: Path) -> None:
