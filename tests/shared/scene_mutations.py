@@ -12,6 +12,8 @@ import geopandas
 import mutations
 import numpy as np
 import rasterio
+import rasterio.enums
+import rasterio.shutil
 import shapely
 from scene_files import UTM, pixels, write_scene
 
