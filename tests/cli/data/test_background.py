@@ -139,8 +139,8 @@ def test_dilation_is_of_micrometres(slide: sources.Slide, tmp_path: Path) -> Non
     """A level without a size of its pixels gets that of the slide."""
     place = str(masks(tmp_path / "masks", "png"))
     plain = Masking(place).apply(slide, slide.level())
-    level = sources.OnDisk(slide.name)
-    level.mpp = None
+    level, unknown = sources.OnDisk(slide.name), sources.OnDisk(slide.name)
+    level.mpp = unknown.mpp = None
     wide = Masking(place, dilation=10.0).apply(slide, level)
     rows = [
         np.flatnonzero(b.foreground.any(1)) * b.cell for b in (plain.background, wide.background)
@@ -148,7 +148,7 @@ def test_dilation_is_of_micrometres(slide: sources.Slide, tmp_path: Path) -> Non
     assert 20 <= rows[0][0] - rows[1][0] <= 24
     slide.mpp = None
     with pytest.raises(SourceError, match="which --dilation 10 needs"):
-        Masking(place, dilation=10.0).apply(slide, sources.OnDisk(slide.name))
+        Masking(place, dilation=10.0).apply(slide, unknown)
 
 
 def test_a_colour_changes_nothing(tmp_path: Path) -> None:
