@@ -95,3 +95,14 @@ def test_images_that_do_not_fit(shape: tuple[int, ...]) -> None:
         match=r"input 'image2' has shape .* 2 images with 2 channels",
     ):
         geometry_of(planner_of_addition(), (2, 10, 5, 1), shape)
+
+
+@pytest.mark.parametrize(
+    ("part_bytes", "expected"),
+    [(1, [0, 1, 2, 3, 4]), (79, [0, 1, 2, 3, 4]), (80, [0, 2, 4]), (239, [0]), (10**6, [0])],
+)
+def test_parts_of_an_image_that_is_folded(part_bytes: int, expected: list[int]) -> None:
+    """Rows of 40 bytes: 1 image of 5 x 5 pixels with 2 channels of 4 bytes."""
+    parts = step_geometry._parts(np.array([1, 5, 5, 2]), 4, part_bytes)
+    assert parts[:, 0].tolist() == expected
+    assert parts[:, 1].tolist() == [*expected[1:], 5]

@@ -201,7 +201,7 @@ class Program:
 
             return tf.nest.flatten(structure), gradient
 
-        held = [*watched, *self._results]
+        held = [*watched, *self._outputs]
         with self._calls.holding(held):
             flat = call(*(inputs[key] for key in keys), *weights)
         outputs = zip(self._outputs, tf.nest.pack_sequence_as(structure, flat), strict=True)

@@ -214,7 +214,8 @@ def _foldable(layout: Layout) -> list[int]:
 def _parts(shape: np.ndarray, element_bytes: int, part_bytes: int) -> np.ndarray:
     """Return first row and end of the parts of an image of at most `part_bytes`, but of one row at least."""
     rows = int(shape[1])
-    step = max(part_bytes * rows // (int(shape.prod()) * element_bytes), 1)
+    row_bytes = int(shape.prod()) // rows * element_bytes
+    step = max(part_bytes // max(row_bytes, 1), 1)
     starts = np.arange(0, rows, step, dtype=np.int32)
     return np.stack([starts, np.minimum(starts + step, rows, dtype=np.int32)], 1)
 

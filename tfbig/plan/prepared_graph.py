@@ -120,7 +120,7 @@ class PreparedGraph:
         self.rates = options.rates.times(options.devices)
         self._device_bytes = device_bytes
         self._found: Cuts = {} if found is None else found
-        self._known: dict[tuple[int, int], Traced] = {}  # by index and axes of a sweep
+        self._known: dict[Hashable, Traced] = {}  # of sweeps, by what layouts change of them
 
     @cached_property
     def cuts(self) -> frozenset[int]:
@@ -214,7 +214,7 @@ class PreparedGraph:
         return fixed_bytes(self.graph, others, training, frozen)
 
     def _traced(self, sweep: Sweep) -> Traced:
-        key = sweep.index, sweep.axes
+        key = sweep.index, sweep.axes, sweep.reads, sweep.writes
         if key not in self._known:
             self._known[key] = Traced.of(self.graph, sweep)
         return self._known[key]
