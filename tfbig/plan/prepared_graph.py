@@ -214,7 +214,7 @@ class PreparedGraph:
         return fixed_bytes(self.graph, others, training, frozen)
 
     def _traced(self, sweep: Sweep) -> Traced:
-        key = sweep.index, sweep.axes, sweep.reads, sweep.writes
+        key = sweep.index, sweep.axes, sweep.reads, sweep.writes, len(sweep.nodes)
         if key not in self._known:
             self._known[key] = Traced.of(self.graph, sweep)
         return self._known[key]
