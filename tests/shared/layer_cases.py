@@ -43,6 +43,7 @@ class Case:
         saves: Whether Keras loads it without more ado.
         partly_float32: Whether TensorFlow computes a part of it in float32, between layers in float64.
         divides: Whether equal maxima share the gradient, which is then exact in float32 for some numbers of them only.
+        sized: Whether Keras needs the size of the images when it traces a function.
         ties: Whether no gradient is compared where maxima are equal: in volumes, TensorFlow gives it to each of them
             (`MaxPool3DGrad`), and so too much, unless oneDNN computes it, which depends on the graph.
     """
@@ -63,6 +64,7 @@ class Case:
     saves: bool = True
     partly_float32: bool = False
     divides: bool = False
+    sized: bool = False
     ties: bool = False
 
     @property
@@ -246,6 +248,7 @@ RESAMPLING = [
         options(size=2, interpolation="bilinear"),
         exact=False,
         partly_float32=True,
+        sized=True,
     ),
     *of_rank("ZeroPaddingND", options(padding=2)),
     *layer(layers.ZeroPadding1D, options(padding=(0, 3)), spatial=1),
@@ -271,6 +274,7 @@ RESAMPLING = [
         options(size=(3, 2), interpolation="lanczos3"),
         exact=False,
         float64=False,
+        sized=True,
     ),
 ]
 

@@ -89,9 +89,9 @@ def _call_in_training(pair: Pair, rtol: float, folder: Path) -> None:
 
 
 def _traced(pair: Pair, rtol: float, folder: Path) -> None:
-    """Call in a function of the user, for images of any size, if the network takes those."""
+    """Call in a function of the user, for images of any size, if plain Keras can."""
     case, x = pair.case, tf.constant(pair.x)
-    side = case.extent if case.fixed else (None,) * case.spatial
+    side = x.shape[1:-1] if case.fixed or case.sized else (None,) * case.spatial
     spec = tf.TensorSpec((None, *side, x.shape[-1]), x.dtype)
 
     def run(model: Any) -> Any:
