@@ -28,8 +28,8 @@ PROGRAM: Final = Path(__file__).with_name("trial_program.py")
 def check(kind: str, path: PathLike, text: str = "") -> None:
     """Raise SourceError if a library ends its process on a file, does not return, or may harm this process.
 
-    `kind` is "hdf5", "keras", "openslide", "raster" or "zarr"; a zarr array is a folder. `text` is what is opened
-    in place of the file: the text of a VRT file.
+    `kind` is "hdf5", "keras", "openslide", "outlines", "raster" or "zarr"; a zarr array is a folder. `text` is what is
+    opened in place of the file: the text of a VRT file.
 
     A file is tried once, and again when it has changed.
 

@@ -20,6 +20,8 @@ MOST_BYTES = 2**31
 """Memory that a file may take, beyond that of the process."""
 MOST_CHUNK_BYTES = 2**29
 """Largest chunk of a dataset that is read; HDF5 decompresses it whole, and holds both forms at once."""
+MOST_OUTLINES = 1000
+"""Outlines that are read at the beginning and at the end of a file."""
 NO_FILTER = ("can't open directory", "plugin", "not registered")
 """Words of errors of HDF5 about a filter that is not installed."""
 
@@ -166,6 +168,17 @@ def open_zarr(name: str) -> str:
     return ""
 
 
+def open_outlines(name: str) -> str:
+    """Read the first and the last outlines of a file; errors are left to the other process."""
+    import pyogrio
+
+    with suppress(Exception):
+        count = pyogrio.read_info(name, force_feature_count=True)["features"]
+        for start in {0, max(count - MOST_OUTLINES, 0)}:
+            pyogrio.raw.read(name, skip_features=start, max_features=MOST_OUTLINES)
+    return ""
+
+
 def limit_memory() -> None:
     """Limit the memory to `MOST_BYTES` above what the process holds."""
     with suppress(ValueError, OSError):  # the system has a lower limit, or none of this kind
@@ -181,6 +194,7 @@ def main() -> None:
         "hdf5": open_hdf5,
         "keras": open_keras,
         "openslide": open_slide,
+        "outlines": open_outlines,
         "raster": open_raster,
         "zarr": open_zarr,
     }

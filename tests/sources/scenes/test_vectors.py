@@ -17,7 +17,7 @@ from hostile_scenes import nothing_arrives
 from scene_files import PLACE, UTM, pixels, write_scene
 
 from tfbig.errors import SourceError
-from tfbig.sources import RasterSource
+from tfbig.sources import RasterSource, trial, trial_program
 from tfbig.sources.scenes import vectors
 from tfbig.sources.scenes.labels import VectorLabels, columns_of, read_outlines
 
@@ -185,3 +185,24 @@ def test_far_outlines_are_cut(tmp_path: Path) -> None:
     values, _ = VectorLabels(path, scene, numbers={"label": 1}).read(((0, 20), (0, 20)))
     assert (values[9:] == 1).all()
     assert (values[:9] == 0).all()
+
+
+@pytest.mark.parametrize("suffix", [".gpkg", ".shp", ".fgb"])
+def test_files_of_other_programs_are_tried_in_another_process(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GDAL may end the process that it is in; a file of that kind is refused by its name."""
+    path = outlines(tmp_path / f"a{suffix}", *[shapely.box(0, 0, 1, 1)] * 1500)
+    assert trial_program.open_outlines(str(path)) == ""
+    assert len(read_outlines(path)) == 1500
+    program = tmp_path / "program.py"
+    program.write_text("import os, sys\nfor line in sys.stdin:\n    os.abort()\n")
+    other = trial._Process()
+    monkeypatch.setattr(trial, "PROGRAM", program)
+    monkeypatch.setattr(trial, "_PROCESS", other)
+    trial._check.cache_clear()
+    try:
+        assert "the library ends its process with SIGABRT" in refused(path)
+    finally:
+        other.stop()
+        trial._check.cache_clear()

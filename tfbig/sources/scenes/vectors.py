@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from tfbig.errors import SourceError, reason_of
-from tfbig.sources import untrusted
+from tfbig.sources import trial, untrusted
 from tfbig.sources.files import Package, PathLike
 from tfbig.units import counted
 
@@ -65,7 +65,7 @@ def information(path: PathLike, bounds: bool = False) -> dict[str, Any]:
 
     Raises:
         SourceError: It cannot be read, is not what its suffix says, or may read from elsewhere; it has too many columns
-            or outlines for its length; or geopandas is not installed.
+            or outlines for its length; GDAL ends its process on it; or geopandas is not installed.
     """
     pyogrio, name = _pyogrio(path), _checked(path)
     with untrusted.reading(path, "cannot be read as outlines"):
@@ -124,6 +124,7 @@ def _checked(path: PathLike) -> str:
     if suffix == ".gpkg":
         with untrusted.reading(path, "cannot be read as outlines"):
             _check_tables(path)
+    trial.check("outlines", path)
     return name
 
 
