@@ -194,7 +194,7 @@ def test_scratch_directory_disappears(tmp_path: Path) -> None:
         keras.utils.set_random_seed(0)
         twin = residual()
         twin.compile("sgd", "mse")
-        big = spilling(twin, (2, 61, 47, 3), 0.5, folder)
+        big = spilling(twin, (2, 61, 47, 3), 0.6, folder)
         big.compile("sgd", "mse")
         assert big.plan((2, 61, 47, 3)).projected.disk > 0
         checkpoints = Checkpoints(tmp_path / f"checkpoints {folder.name}", "a run")
@@ -258,7 +258,7 @@ def test_host_in_message_is_enough(
 def test_full_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error comes before the first step."""
     twin = residual()
-    big = spilling(twin, (2, 61, 47, 3), 0.5, tmp_path)
+    big = spilling(twin, (2, 61, 47, 3), 0.6, tmp_path)
     monkeypatch.setattr(file_pool, "free_bytes", lambda folder: 1000)
     with pytest.raises(tfbig.BudgetError, match=f"'{tmp_path}' is too full: .* 1000 are free"):
         learn(big, twin, tf.zeros((2, 61, 47, 3)))
