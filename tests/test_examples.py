@@ -33,7 +33,7 @@ def test_big_layers_learn_like_plain_ones(seed, capsys):
     assert np.allclose(results["big"][0], results["plain"][0], rtol=1e-6)
     used = capsys.readouterr().out.splitlines()[-1]
     _, plain, streamed = (float(word) for word in re.findall(r" (\d+) MB", used))
-    assert used.startswith("memory of the host in a step on an image of 2048 x 2048: Big layers")
+    assert "in a step on an image of 2048 x 2048: Big layers" in used
     assert streamed < 0.75 * plain
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Advice(Enum):
-    """What to do about an error, in the words of Python; the command line words it in its flags.
+    """Advice about an error, in the words of Python; the command line words it in its flags.
 
     Several pieces of advice are joined by "or" into the sentence that ends the message.
     """

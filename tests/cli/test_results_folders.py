@@ -163,7 +163,7 @@ def test_resumed_run_with_a_file_of_the_user(mil_run: Any, tmp_path: Path, capsy
 
 
 def test_resumed_run_without_a_record(mil_run: Any, tmp_path: Path, capsys: Any) -> None:
-    """Of an older version, or copied without hidden files: nothing is touched, and the advice helps."""
+    """A run of an older version, or a copy without hidden files, is not touched, and the advice helps."""
     run = Path(shutil.copytree(mil_run.folder, tmp_path / "a run"))
     (run / output_folder.RECORD).unlink()
     before = contents(run)

@@ -17,7 +17,7 @@ from tfbig.plan.fixed_bytes import (
     INFERENCE,
     TRAINING,
     TraceBytes,
-    Traced,
+    TraceSize,
     fixed_bytes,
     freed_bytes,
     replay_bytes,
@@ -35,11 +35,11 @@ def blocks(count: int, kernel: int = 3) -> Graph:
     return read(keras.Model(start, x))
 
 
-def traced(graph: Graph, axes: Sequence[int] = ()) -> list[Traced]:
+def traced(graph: Graph, axes: Sequence[int] = ()) -> list[TraceSize]:
     """Return the sweeps of a graph, the first ones cut along the given numbers of axes."""
     sweeps: list[Sweep] = schedule(graph)
     sweeps[: len(axes)] = [replace(s, axes=n) for s, n in zip(sweeps, axes, strict=False)]
-    return [Traced.of(graph, sweep) for sweep in sweeps]
+    return [TraceSize.of(graph, sweep) for sweep in sweeps]
 
 
 def test_equal_sweeps_share_the_bytes_of_their_nodes() -> None:
@@ -50,7 +50,7 @@ def test_equal_sweeps_share_the_bytes_of_their_nodes() -> None:
 
 
 def test_sweeps_that_are_cut_along_other_axes_share_nothing() -> None:
-    """Of five equal sweeps, two are cut into tiles: they share a second trace."""
+    """Two of five equal sweeps, cut into tiles, share a second trace."""
     graph = blocks(7)
     strips, tiles = traced(graph), traced(graph, [1, 2, 1, 2])
     assert len({each.key for each in tiles}) == len({each.key for each in strips}) + 1

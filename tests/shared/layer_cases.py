@@ -123,9 +123,11 @@ IN_FLOAT32 = {f"{kind}PoolingND3" for kind in ("Max", "Average", "AdaptiveAverag
 """Layers that TensorFlow does not compute in float64."""
 
 
-def of_rank(name: str, *options: Mapping[str, Any], **traits: Any) -> Iterable[Case]:
+def of_rank(
+    name: str, *options: Mapping[str, Any], ranks: Sequence[int] = (1, 2, 3), **traits: Any
+) -> Iterable[Case]:
     """Yield cases of a layer that Keras has for one, two and three axes, as far as it has it."""
-    for spatial in (1, 2, 3):
+    for spatial in ranks:
         kind = getattr(layers, name.replace("ND", f"{spatial}D"), None)
         float64 = f"{name}{spatial}" not in IN_FLOAT32
         if kind is not None:
@@ -294,19 +296,13 @@ ADAPTIVE = [
         skips=False,
         fixed=True,
     ),
-    *(
-        case
-        for spatial, kind in enumerate(
-            (layers.AdaptiveMaxPooling1D, layers.AdaptiveMaxPooling2D), 1
-        )
-        for case in layer(
-            kind,
-            options(output_size=4),
-            options(output_size=7),
-            spatial=spatial,
-            skips=False,
-            fixed=True,
-        )
+    *of_rank(
+        "AdaptiveMaxPoolingND",
+        options(output_size=4),
+        options(output_size=7),
+        ranks=(1, 2),
+        skips=False,
+        fixed=True,
     ),
     *layer(layers.AdaptiveMaxPooling2D, options(output_size=(3, 13)), skips=False, fixed=True),
     # Keras pools along one axis after the other, so windows that overlap make ties.

@@ -97,7 +97,7 @@ def rest_in_keras(label: bool) -> tfbig.StreamedModel:
 
 @pytest.mark.parametrize("size", [(3, 15, 12), (3, 16, 11), (1, 16, 12), (3, 1, 12), (3, 16, 1)])
 def test_other_sizes_after_the_last_layer_that_streams(size: tuple[int, ...]) -> None:
-    """Of length 1, plain Keras repeats them; nothing asks for that."""
+    """Targets of length 1, which plain Keras repeats, are refused too."""
     message = rf"output 'last': targets have shape \({', '.join(map(str, size))}, 1\); expected \["
     model = rest_in_keras(label=False)
     with pytest.raises(ValueError, match=message + r"3, 16, 12, C\]"):

@@ -34,7 +34,7 @@ class TraceBytes:
     node: int
     whole: int
 
-    def of(self, sweeps: Iterable[Traced]) -> int:
+    def of(self, sweeps: Iterable[TraceSize]) -> int:
         """Return the bytes of sweeps."""
         sweeps = list(sweeps)
         traced = sum({sweep.key: sweep.nodes for sweep in sweeps}.values())
@@ -42,8 +42,8 @@ class TraceBytes:
         return self.runtime + len(sweeps) * self.sweep + traced * self.node + wholes * self.whole
 
 
-class Traced(NamedTuple):
-    """What the bytes of a sweep depend on.
+class TraceSize(NamedTuple):
+    """Size of the trace of a sweep.
 
     Args:
         key: Equal for sweeps that share a trace.
@@ -57,8 +57,8 @@ class Traced(NamedTuple):
     wholes: int
 
     @classmethod
-    def of(cls, graph: Graph, sweep: Sweep) -> Traced:
-        """Return that of a sweep of a graph; cut along other axes, it has another trace."""
+    def of(cls, graph: Graph, sweep: Sweep) -> TraceSize:
+        """Return the size for a sweep of a graph; cut along other axes, it has another trace."""
         nodes = sum(not _converts_input(graph, node) for node in sweep.nodes)
         return cls(Canonical(graph, sweep).key, nodes, len(sweep.wholes))
 
@@ -126,7 +126,7 @@ def freed_bytes(device_bytes: int, image_bytes: Mapping[int, int]) -> int:
 
 
 def fixed_bytes(
-    graph: Graph, sweeps: Iterable[Traced], training: bool, frozen: Iterable[Traced] = ()
+    graph: Graph, sweeps: Iterable[TraceSize], training: bool, frozen: Iterable[TraceSize] = ()
 ) -> int:
     """Return the bytes of a step without replays, for any image size.
 

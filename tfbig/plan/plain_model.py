@@ -6,7 +6,7 @@ from math import inf, prod
 
 from tfbig.network.graph import Local, Whole
 from tfbig.plan.cost import bytes_of, operations_of
-from tfbig.plan.fixed_bytes import TraceBytes, Traced, gradient_bytes
+from tfbig.plan.fixed_bytes import TraceBytes, TraceSize, gradient_bytes
 from tfbig.plan.lifetimes import Moment, Timeline
 from tfbig.plan.limits import KERNEL_ELEMENTS, Projected
 from tfbig.plan.passes import Kind
@@ -110,7 +110,7 @@ def plan_of(problem: Problem) -> Plan | None:
 def _fixed_bytes(problem: Problem, sweep: Sweep) -> int:
     """Return the bytes of a step that do not depend on the size of its images."""
     graph, training = problem.prepared.graph, problem.prepared.options.training
-    compiled, traced = sum(n.op.compiled for n in sweep.locals), [Traced.of(graph, sweep)]
+    compiled, traced = sum(n.op.compiled for n in sweep.locals), [TraceSize.of(graph, sweep)]
     if not training:
         return INFERENCE.of(traced) + compiled * COMPILED[1]
     return TRAINING.of(traced) + compiled * COMPILED[0] + gradient_bytes(graph)

@@ -13,7 +13,7 @@ from tfbig.network.graph import Graph, Local, Node
 from tfbig.plan.cost import bytes_of
 from tfbig.plan.cut_search import TWO_CORES
 from tfbig.plan.cut_search import choose as choose_cuts
-from tfbig.plan.fixed_bytes import Traced, fixed_bytes
+from tfbig.plan.fixed_bytes import TraceSize, fixed_bytes
 from tfbig.plan.plan import Rates
 from tfbig.plan.sweeps import Layout, Sweep, schedule
 from tfbig.system import progress
@@ -120,7 +120,7 @@ class PreparedGraph:
         self.rates = options.rates.times(options.devices)
         self._device_bytes = device_bytes
         self._found: Cuts = {} if found is None else found
-        self._known: dict[Hashable, Traced] = {}  # of sweeps, by what layouts change of them
+        self._trace_sizes: dict[Hashable, TraceSize] = {}  # by what layouts change of a sweep
 
     @cached_property
     def cuts(self) -> frozenset[int]:
@@ -206,18 +206,18 @@ class PreparedGraph:
             learned: Values that need a gradient.
         """
         training = self.options.training
-        learning = {s.index for s in sweeps if not training or self.runs_backward(s, learned)}
-        others, frozen = (
-            [self._traced(s) for s in sweeps if (s.index in learning) is wanted]
-            for wanted in (True, False)
-        )
+        others: list[TraceSize] = []
+        frozen: list[TraceSize] = []
+        for sweep in sweeps:
+            is_frozen = training and not self.runs_backward(sweep, learned)
+            (frozen if is_frozen else others).append(self._trace_size(sweep))
         return fixed_bytes(self.graph, others, training, frozen)
 
-    def _traced(self, sweep: Sweep) -> Traced:
+    def _trace_size(self, sweep: Sweep) -> TraceSize:
         key = sweep.index, sweep.axes, sweep.reads, sweep.writes, len(sweep.nodes)
-        if key not in self._known:
-            self._known[key] = Traced.of(self.graph, sweep)
-        return self._known[key]
+        if key not in self._trace_sizes:
+            self._trace_sizes[key] = TraceSize.of(self.graph, sweep)
+        return self._trace_sizes[key]
 
     def repeated_operations(self, layout: Layout, batch: int, extents: Mapping[int, Size]) -> int:
         """Return the operations of nodes that an earlier sweep has run already, except cheap nodes.

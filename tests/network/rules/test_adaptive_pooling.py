@@ -51,6 +51,32 @@ def test_gradients_of_equal_pixels(rank: int, windows: int) -> None:
     assert_same(*results)
 
 
+def largest_of_windows(x: np.ndarray, dy: np.ndarray) -> np.ndarray:
+    """Return the gradient of maxima over windows of a volume: each has one largest pixel, which gets that of `dy`."""
+    gradient = np.zeros_like(x)
+    for place in np.ndindex(*dy.shape):
+        image, *windows, channel = place
+        sides = zip(windows, x.shape[1:-1], dy.shape[1:-1], strict=True)
+        box = tuple(slice(i * size // n, -(-(i + 1) * size // n)) for i, size, n in sides)
+        pixels = x[(image, *box, channel)]
+        first = [s.start for s in box]
+        largest = np.add(first, np.unravel_index(pixels.argmax(), pixels.shape))
+        gradient[(image, *largest, channel)] += dy[place]
+    return gradient
+
+
+@pytest.mark.parametrize("windows", [4, 7])
+def test_gradients_of_windows_that_overlap(windows: int) -> None:
+    """Plain Keras pools a volume along one axis after the other, which makes ties, and counts their gradient twice."""
+    start = keras.Input((7, 6, 5, 2))
+    model = keras.Model(start, layers.AdaptiveMaxPooling3D(windows)(start))
+    x = np.random.default_rng(0).permutation(2 * 7 * 6 * 5 * 2).reshape(2, 7, 6, 5, 2)
+    dy = integers((2, windows, windows, windows, 2))
+    big = tfbig.stream(model, strip_rows=2)
+    _, actual, _ = gradients(big, tf.constant(x, tf.float32), [], tf.constant(dy))
+    np.testing.assert_array_equal(actual, largest_of_windows(x.astype("float32"), dy))
+
+
 def test_one_window(float64: None) -> None:
     """Plain Keras cannot compute this in a graph."""
     start = keras.Input((None, None, 2))
