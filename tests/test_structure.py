@@ -43,7 +43,7 @@ COVERED_BY = {
     "cli.tasks.task": "cli/tasks/test_trainer.py",
     "engine.sweep_runner": "engine/test_program.py",
     "engine.sweep_calls": "engine/test_program.py",
-    "engine.new_stores": "engine/test_program.py",
+    "engine.store_allocator": "engine/test_program.py",
     "engine.sweep_state": "engine/test_program.py",
     "stores.tiled_store": "stores/test_image_store.py",
     "stores.transfers": "stores/test_image_store.py",

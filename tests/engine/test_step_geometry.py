@@ -35,7 +35,7 @@ def geometry_of(planner: Planner, *shapes: tuple[int, ...]) -> dict[str, np.ndar
         return {
             **{key: getattr(geometry, key) for key in ("shapes", "batch")},
             "extents": tf.stack(geometry.extents),
-            "places": tf.stack([geometry.places[kind] for kind in step_geometry.KINDS]),
+            "addresses": tf.stack([geometry.addresses[kind] for kind in step_geometry.KINDS]),
             "table": geometry.tables[0],
         }
 
@@ -55,12 +55,14 @@ def test_shapes_of_images_on_the_device(keeps: bool) -> None:
         named = dict(zip(planner.graph.inputs, images, strict=True))
         return [
             list(each)
-            for each in step_geometry.trace(planner, ".", named, layout, frozenset(), 1000).buffers
+            for each in step_geometry.trace(
+                planner, ".", named, layout, frozenset(), 1000
+            ).device_shapes
         ]
 
-    buffers = trace(tf.zeros((2, 10, 5, 1)), tf.zeros((2, 10, 5, 2)))
-    assert len(buffers) == (len(planner.graph.values) if keeps else 0)
-    for value, (shape, _, _, flat, rows, _) in zip(planner.graph.values, buffers, strict=False):
+    shapes = trace(tf.zeros((2, 10, 5, 1)), tf.zeros((2, 10, 5, 2)))
+    assert len(shapes) == (len(planner.graph.values) if keeps else 0)
+    for value, (shape, _, _, flat, rows, _) in zip(planner.graph.values, shapes, strict=False):
         if value.image:
             elements = 2 * 5 * value.channels
             assert shape.numpy().tolist() == [10, -(-elements // 2)]
@@ -83,9 +85,9 @@ def test_geometry_of_two_images() -> None:
             planner.graph.values[value].channels,
         ]
     assert (geometry["table"] == planner.tables(plan, sizes)[0]).all()
-    for store, start in plan.places.items():
-        assert geometry["places"][KINDS.index(store.kind), store.value] == start
-    assert (geometry["places"] >= 0).sum() == len(plan.places)
+    for store, start in plan.addresses.items():
+        assert geometry["addresses"][KINDS.index(store.kind), store.value] == start
+    assert (geometry["addresses"] >= 0).sum() == len(plan.addresses)
 
 
 @pytest.mark.parametrize("shape", [(3, 10, 5, 2), (2, 10, 5, 3)], ids=["batch", "channels"])

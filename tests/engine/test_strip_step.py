@@ -53,7 +53,7 @@ def sweep() -> tuple[Canonical, SweepTensors, keras.Model]:
             channels={},
             copies={},
         ),
-        SweepStores({canonical.place[graph.inputs[0]]: image}, {}, {}, {}, {}),
+        SweepStores({canonical.position[graph.inputs[0]]: image}, {}, {}, {}, {}),
         SweepValues({}, [graph.weights[slot]._value for slot in canonical.slots], {}, {}),
     )
     return canonical, tensors, model

@@ -50,7 +50,7 @@ def sweep_of(model: keras.Model, image: tf.Tensor) -> tuple[Canonical, SweepTens
     (sweep,) = schedule(graph)
     canonical = Canonical(graph, sweep)
     sizes = graph.extents({graph.inputs[0]: tuple(image.shape[1:-1])})
-    counts = {canonical.place[v]: tf.constant(graph.values[v].channels) for v in sweep.observed}
+    counts = {canonical.position[v]: tf.constant(graph.values[v].channels) for v in sweep.observed}
     return canonical, SweepTensors(
         SweepGeometry(
             label=tf.strings.join(["forward", "1/1"]),
@@ -61,7 +61,7 @@ def sweep_of(model: keras.Model, image: tf.Tensor) -> tuple[Canonical, SweepTens
             channels=counts,
             copies={},
         ),
-        SweepStores({canonical.place[graph.inputs[0]]: InputImage(image)}, {}, {}, {}, {}),
+        SweepStores({canonical.position[graph.inputs[0]]: InputImage(image)}, {}, {}, {}, {}),
         SweepValues({}, [graph.weights[slot]._value for slot in canonical.slots], {}, {}),
     )
 
@@ -106,7 +106,7 @@ def test_backward_sums_gradients_of_weights(model: keras.Model, devices: Any) ->
         )
         tensors = tensors._replace(values=values)
         options = sweep_loop.Backward(
-            frozenset(), False, frozenset(canonical.place.values()), (0, 1)
+            frozenset(), False, frozenset(canonical.position.values()), (0, 1)
         )
         done, (_, d_weights, _, _) = sweep_loop.backward(
             traced(canonical, devices, image), tensors, options

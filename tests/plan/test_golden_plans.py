@@ -77,7 +77,7 @@ def describe(plan: Plan) -> str:
     """Return the table of a plan, and the place of each of its stores."""
     stores = sorted(plan.timeline.spans)
     lines = [
-        f"{s.kind} {s.value} {plan.layout.where(s)} {plan.places.get(s, '-')} {plan.image_bytes[s.value]}"
+        f"{s.kind} {s.value} {plan.layout.where(s)} {plan.addresses.get(s, '-')} {plan.image_bytes[s.value]}"
         for s in stores
     ]
     return "\n".join([str(plan), *lines, ""])

@@ -37,7 +37,7 @@ def test_printed_plan() -> None:
         replay_costs=(),
         timeline=timeline(graph, layout, values_with_gradient(graph, graph.trained), True),
         image_bytes=dict.fromkeys(graph.inputs, 2**23) | {first: 32 * 2**20, second: 2**27},
-        places={},
+        addresses={},
         allowed=Limits(2**23),
         projected=Projected(2**22, 320 * 2**20, 32 * 2**20, 2**27, 1000),
         repeated_operations=0,

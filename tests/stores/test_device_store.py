@@ -13,33 +13,33 @@ from hypothesis import strategies as st
 
 from tfbig.geometry.windows import partition
 from tfbig.stores import device_store
-from tfbig.stores.device_store import Buffer
+from tfbig.stores.device_store import DeviceShapes
 from tfbig.system import callbacks
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
-def buffer_of(x: tf.Tensor) -> Buffer:
-    (buffer,) = device_store.buffers(tf.shape(x)[None], [x.dtype.size])
-    return buffer
+def shapes_of(x: tf.Tensor) -> DeviceShapes:
+    (shapes,) = device_store.device_shapes(tf.shape(x)[None], [x.dtype.size])
+    return shapes
 
 
 def write(
-    image: tf.Tensor, buffer: Buffer, start: Any, stop: Any, *_: Any, rows: tf.Tensor
+    image: tf.Tensor, shapes: DeviceShapes, start: Any, stop: Any, *_: Any, rows: tf.Tensor
 ) -> tf.Tensor:
-    return device_store.write(image, buffer, start, stop, rows)
+    return device_store.write(image, shapes, start, stop, rows)
 
 
 def add(
-    image: tf.Tensor, buffer: Buffer, start: Any, stop: Any, *_: Any, rows: tf.Tensor
+    image: tf.Tensor, shapes: DeviceShapes, start: Any, stop: Any, *_: Any, rows: tf.Tensor
 ) -> tf.Tensor:
-    return device_store.add(image, buffer, start, stop, rows)
+    return device_store.add(image, shapes, start, stop, rows)
 
 
 def add_first(
-    image: tf.Tensor, buffer: Buffer, start: Any, stop: Any, *edges: Any, rows: tf.Tensor
+    image: tf.Tensor, shapes: DeviceShapes, start: Any, stop: Any, *edges: Any, rows: tf.Tensor
 ) -> tf.Tensor:
-    return device_store.add_first(image, buffer, (start, stop), *edges, rows)
+    return device_store.add_first(image, shapes, (start, stop), *edges, rows)
 
 
 CHANGES: dict[str, Callable[..., tf.Tensor]] = {"write": write, "add": add, "add first": add_first}
@@ -59,17 +59,17 @@ def changed(change: str, x: tf.Tensor, starts: Any, stops: Any) -> tf.Tensor:
 
     @tf.function(autograph=False)
     def run(x: tf.Tensor) -> tf.Tensor:
-        buffer = buffer_of(x)
-        image = device_store.allocate(buffer.shape)
-        image = device_store.write(image, buffer, 0, x.shape[1], before)
+        shapes = shapes_of(x)
+        image = device_store.allocate(shapes.shape)
+        image = device_store.write(image, shapes, 0, x.shape[1], before)
 
         def body(i: tf.Tensor, image: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             start, stop, *edges = (numbers[i] for numbers in bounds)
             strip = x[:, start:stop]
-            return i + 1, CHANGES[change](image, buffer, start, stop, *edges, rows=strip)
+            return i + 1, CHANGES[change](image, shapes, start, stop, *edges, rows=strip)
 
         _, image = tf.while_loop(lambda i, _: i < len(starts), body, (0, image))
-        return device_store.read(image, buffer, x.dtype, 0, x.shape[1], x.shape[0])
+        return device_store.read(image, shapes, x.dtype, 0, x.shape[1], x.shape[0])
 
     return run(x)
 
@@ -131,11 +131,11 @@ def test_write_strips(
 def test_read(shape: tuple[int, ...], known: bool) -> None:
     """Rows of images of every rank, whether the size of the batch is known or not."""
     x = tf.random.stateless_uniform(shape, (1, 2), dtype=tf.float32)
-    buffer, batch = buffer_of(x), shape[0] if known else None
-    image = device_store.write(device_store.allocate(buffer.shape), buffer, 0, 60, x)
+    shapes, batch = shapes_of(x), shape[0] if known else None
+    image = device_store.write(device_store.allocate(shapes.shape), shapes, 0, 60, x)
     assert image.shape == (60, -(-int(np.prod(shape)) // 60 // 2))
     for start, stop in ((0, 60), (9, 11), (5, 6), (7, 7)):
-        rows = device_store.read(image, buffer, x.dtype, start, stop, batch)
+        rows = device_store.read(image, shapes, x.dtype, start, stop, batch)
         np.testing.assert_array_equal(rows, x[:, start:stop])
 
 
@@ -146,11 +146,11 @@ def test_images_stay_on_their_device(change: str) -> None:
     @tf.function(autograph=False)
     def step(shape: tf.Tensor, start: tf.Tensor, stop: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
         with tf.device("/CPU:0"):
-            (buffer,) = device_store.buffers(shape[None], [2])
+            (shapes,) = device_store.device_shapes(shape[None], [2])
         with tf.device("/GPU:0"):
-            image = device_store.allocate(buffer.shape)
-            image = CHANGES[change](image, buffer, start, stop, start, stop, rows=rows)
-            return device_store.read(image, buffer, tf.float16, start, stop, 1)
+            image = device_store.allocate(shapes.shape)
+            image = CHANGES[change](image, shapes, start, stop, start, stop, rows=rows)
+            return device_store.read(image, shapes, tf.float16, start, stop, 1)
 
     vector, number = tf.TensorSpec([4], tf.int32), tf.TensorSpec([], tf.int32)
     rows = tf.TensorSpec([1, None, 4, 4], tf.float16)
@@ -185,11 +185,11 @@ def test_rows_are_not_copied() -> None:
 
     @tf.function(autograph=False)
     def addresses() -> tf.Tensor:
-        buffer = buffer_of(x)
-        image = device_store.allocate(buffer.shape)
-        first = device_store.write(image, buffer, 0, 8, x)
-        second = device_store.add(first, buffer, 2, 5, x[:, 2:5])
-        part = device_store.read(second, buffer, x.dtype, 2, 5, 1)
+        shapes = shapes_of(x)
+        image = device_store.allocate(shapes.shape)
+        first = device_store.write(image, shapes, 0, 8, x)
+        second = device_store.add(first, shapes, 2, 5, x[:, 2:5])
+        part = device_store.read(second, shapes, x.dtype, 2, 5, 1)
         return address(image, first, second, part)
 
     assert addresses().numpy().tolist() == [0, 0, 0, 2 * 4 * 4 * 4]
@@ -204,17 +204,17 @@ def test_what_was_read_before_a_change() -> None:
 
     @tf.function(autograph=False)
     def run() -> tf.Tensor:
-        buffer = buffer_of(x)
-        image = device_store.write(device_store.allocate(buffer.shape), buffer, 0, 8, x)
+        shapes = shapes_of(x)
+        image = device_store.write(device_store.allocate(shapes.shape), shapes, 0, 8, x)
 
         def body(i: tf.Tensor, image: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, ...]:
             total += tf.ensure_shape(
-                device_store.read(image, buffer, x.dtype, i, i + 1, 1), total.shape
+                device_store.read(image, shapes, x.dtype, i, i + 1, 1), total.shape
             )
             rows = tf.fill([1, 1, 4, 2], 1000.0)
             with tf.control_dependencies([total]):
                 rows = tf.identity(rows)
-            return i + 1, device_store.write(image, buffer, i, i + 1, rows), total
+            return i + 1, device_store.write(image, shapes, i, i + 1, rows), total
 
         state = tf.constant(0), image, tf.zeros([1, 1, 4, 2])
         return tf.while_loop(lambda i, *_: i < 8, body, state)[2]

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfbig.errors import BudgetError
 from tfbig.stores import host_memory, host_store
 from tfbig.stores.host_memory import HostMemory, LockedPool
-from tfbig.stores.host_store import NewStore
+from tfbig.stores.host_store import StoreRequest
 from tfbig.stores.page_pool import PAGE, POOL
 from tfbig.system import callbacks, cuda_driver
 
@@ -69,7 +69,7 @@ def test_stores_of_a_step_are_page_locked(memory: HostMemory, locked: dict[int, 
     ((address, size),) = locked.items()
     assert size == 7 * PAGE
     shapes = tf.constant([[1, PAGE, 1, 1]] * 3, tf.int64)
-    requests = [NewStore(value, tf.uint8) for value in range(3)]
+    requests = [StoreRequest(value, tf.uint8) for value in range(3)]
     places = tf.constant([2 * PAGE, -1, 6 * PAGE + 64], tf.int64)
 
     @tf.function(autograph=False)

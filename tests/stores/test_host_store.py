@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tfbig.stores import file_pool, host_store
 from tfbig.stores.host_memory import HostMemory
-from tfbig.stores.host_store import NewStore
+from tfbig.stores.host_store import StoreRequest
 from tfbig.stores.page_pool import POOL
 from tfbig.system import callbacks
 
@@ -39,7 +39,11 @@ def test_allocate(tmp_path: Path) -> None:
     shapes = tf.constant([[1, 2, 3, 4], [2, 5, 1, 1]], tf.int64)
     folder = str(tmp_path)
     pool = file_pool.pool(folder)
-    requests = [NewStore(1, tf.float64, folder), NewStore(0, tf.bfloat16), NewStore(0, tf.uint8)]
+    requests = [
+        StoreRequest(1, tf.float64, folder),
+        StoreRequest(0, tf.bfloat16),
+        StoreRequest(0, tf.uint8),
+    ]
     places = tf.constant([-1, 4096], tf.int64)
     stores = in_graph(lambda: host_store.allocate(shapes, places, requests))
     assert [tuple(s.shape) for s in stores] == [(2, 5, 1, 1), (1, 2, 3, 4), (1, 2, 3, 4)]
@@ -61,7 +65,7 @@ def test_allocate_waits_for_a_store_that_is_freed_late() -> None:
 
     def address() -> tf.Tensor:
         places = callbacks.numpy_function(finish_earlier_step, [], tf.int64)
-        request = [NewStore(0, tf.float32)]
+        request = [StoreRequest(0, tf.float32)]
         stores = host_store.allocate(tf.constant([[1, 8, 8, 4]], tf.int64), places, request)
         return callbacks.numpy_function(lambda s: np.int64(s.ctypes.data), stores, tf.int64)
 

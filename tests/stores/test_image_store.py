@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfbig.stores import device_store, host_store, tiled_store, transfers
 from tfbig.stores.device_store import DeviceImage, StripImage
-from tfbig.stores.host_store import HostImage, NewStore
+from tfbig.stores.host_store import HostImage, StoreRequest
 from tfbig.stores.image_store import StripPart
 from tfbig.stores.tiled_store import TiledGradient, TiledImage
 from tfbig.stores.transfers import Changes, Reads
@@ -46,9 +46,9 @@ def part(rectangle: Rectangle, is_pattern: bool | None = None, **options: Any) -
     return StripPart(intervals, size, shape, tf.float32, None, mark, **options)
 
 
-def arrays(folder: str | None) -> tuple[tf.Tensor, tf.Tensor, list[NewStore]]:
+def arrays(folder: str | None) -> tuple[tf.Tensor, tf.Tensor, list[StoreRequest]]:
     """Arguments of `allocate` for one image."""
-    request = NewStore(0, tf.float32, folder)
+    request = StoreRequest(0, tf.float32, folder)
     return tf.constant([SHAPE], tf.int64), tf.constant([-1], tf.int64), [request]
 
 
@@ -73,8 +73,8 @@ def tiled_gradient(folder: str | None, tiles: Sequence[Rectangle]) -> TiledGradi
 
 
 def device_image(_: str | None, __: Sequence[Rectangle]) -> DeviceImage:
-    (buffer,) = device_store.buffers(tf.constant([SHAPE]), [4])
-    return DeviceImage(device_store.allocate(buffer.shape), buffer)
+    (shapes,) = device_store.device_shapes(tf.constant([SHAPE]), [4])
+    return DeviceImage(device_store.allocate(shapes.shape), shapes)
 
 
 def strip_image(_: str | None, __: Sequence[Rectangle]) -> StripImage:

@@ -23,7 +23,7 @@ import tensorflow as tf
 from tfbig.engine import first_order, step_geometry, step_progress, sweep_loop
 from tfbig.engine.input_images import input_image, known_batch
 from tfbig.engine.layout_choice import LayoutChoice
-from tfbig.engine.new_stores import NewStores
+from tfbig.engine.store_allocator import StoreAllocator
 from tfbig.engine.sweep_calls import SweepCalls
 from tfbig.engine.sweep_runner import SweepRunner
 from tfbig.engine.sweep_state import StepState, Structure
@@ -63,7 +63,7 @@ class Program:
         self._outputs = list(dict.fromkeys(graph.outputs))
         self._results = list(dict.fromkeys([*graph.outputs, *extra]))
         self._calls = SweepCalls(graph, devices)
-        stores = NewStores(planner.prepared, devices[0], folder)
+        stores = StoreAllocator(planner.prepared, devices[0], folder)
         self._runner = SweepRunner(self._calls, stores)
         self._compiled: dict[tuple[Any, ...], Any] = {}
 

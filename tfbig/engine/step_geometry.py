@@ -14,7 +14,7 @@ from tfbig.plan.plan import Plan
 from tfbig.plan.planner import Planner
 from tfbig.plan.sweeps import Layout, Sweep, foldable
 from tfbig.stores import device_store, file_pool
-from tfbig.stores.device_store import Buffer
+from tfbig.stores.device_store import DeviceShapes
 from tfbig.stores.host_memory import MEMORY
 from tfbig.system import backend, callbacks
 from tfbig.units import counted, itemsize
@@ -33,12 +33,12 @@ class StepGeometry:
         extents: Size of every image, `[spatial axes]` int32.
         pixels: Number of pixels of every image, int64 scalars.
         channels: Number of channels of every image, int32 scalars.
-        places: First byte of every store by kind, `[number of values]` int64; -1 lets the store choose.
+        addresses: First byte of every store by kind, `[number of values]` int64; -1 lets the store choose.
         tables: Geometry of the strips or tiles of each sweep, by index; see `Sweep.tiles`.
         replays: Geometry of each replay.
         parts: For each image whose statistics may be folded, first row and end of the parts that are read at a time,
             `[parts, 2]` int32, see `tfbig.engine.sweep_loop.fold`.
-        buffers: Shapes of every image, if it is kept on the device; empty if none is.
+        device_shapes: Shapes of every image, if it is kept on the device; empty if none is.
         copies: For each sweep by index, how many patterns of background its observed images have, `[observed]` float64;
             empty if nothing is skipped.
         labels: Every `label` as a string tensor that is not a constant. A constant would undo the sharing of traces:
@@ -51,11 +51,11 @@ class StepGeometry:
     extents: tuple[tf.Tensor, ...]
     pixels: tuple[tf.Tensor, ...]
     channels: tuple[tf.Tensor, ...]
-    places: Mapping[str, tf.Tensor]
+    addresses: Mapping[str, tf.Tensor]
     tables: tuple[tf.Tensor, ...]
     replays: Mapping[Sweep, tf.Tensor]
     parts: Mapping[int, tf.Tensor]
-    buffers: tuple[Buffer, ...]
+    device_shapes: tuple[DeviceShapes, ...]
     copies: tuple[tf.Tensor, ...]
     labels: Mapping[str, tf.Tensor]
 
@@ -120,15 +120,15 @@ def trace(
         sizes = {k: tuple(map(int, s[1:-1])) for k, s in zip(keys, shapes, strict=True)}
         found = backgrounds.found(dict(zip(keys, contents, strict=True))) if skipping else None
         plan = planner.plan(int(shapes[0][0]), sizes, layout, found, learned)
-        _prepare_space(plan, folder, devices)
+        _reserve_space(plan, folder, devices)
         every = _all_shapes(graph, sizes, int(shapes[0][0]))
         parts = [_parts(every[v], itemsize(stored_dtype(v)), part_bytes) for v in folded]
         copies = [active_tiles.copies() for active_tiles in plan.active_tiles[: len(skipping)]]
-        numbers = [every, _places(graph, plan), *planner.tables(plan, sizes), *parts, *copies]
+        numbers = [every, _addresses(graph, plan), *planner.tables(plan, sizes), *parts, *copies]
         return [np.array(b"", object), *numbers]
 
     kinds = [tf.string, tf.int64, tf.int64, *[tf.int32] * (len(sweeps) + len(folded))]
-    empty, shapes, places, *tables = callbacks.numpy_function(
+    empty, shapes, addresses, *tables = callbacks.numpy_function(
         compute,
         [
             tf.stack([_shape_of(t, axes) for t in images.values()]),
@@ -142,18 +142,18 @@ def trace(
     tables = [tf.ensure_shape(t, [None, w]) for t, w in zip(tables, widths, strict=True)]
     copies = [tf.ensure_shape(t, [len(s.observed)]) for t, s in zip(copies, skipping, strict=True)]
     narrow, count = tf.cast(shapes, tf.int32), len(layout.sweeps)
-    places = tf.unstack(tf.ensure_shape(places, [len(KINDS), values]))
+    addresses = tf.unstack(tf.ensure_shape(addresses, [len(KINDS), values]))
     return StepGeometry(
         shapes,
         narrow[keys[0], 0],
         tuple(tf.unstack(narrow[:, 1:-1])),
         tuple(tf.unstack(tf.reduce_prod(shapes[:, 1:-1], 1))),
         tuple(tf.unstack(narrow[:, -1])),
-        dict(zip(KINDS, places, strict=True)),
+        dict(zip(KINDS, addresses, strict=True)),
         tuple(tables[:count]),
         dict(zip(layout.replays, tables[count : len(sweeps)], strict=True)),
         dict(zip(folded, tables[len(sweeps) :], strict=True)),
-        _buffers(graph, narrow) if layout.kept else (),
+        _device_shapes(graph, narrow) if layout.kept else (),
         tuple(copies),
         _labels(layout, empty),
     )
@@ -184,7 +184,7 @@ def _check_shapes(graph: Graph, keys: list[int], shapes: np.ndarray) -> None:
             )
 
 
-def _prepare_space(plan: Plan, folder: str, devices: Sequence[str | None]) -> None:
+def _reserve_space(plan: Plan, folder: str, devices: Sequence[str | None]) -> None:
     """Raise BudgetError if the machine does not have the memory or the disk of a plan; page-lock memory for a GPU."""
     MEMORY.check(plan.projected.host)
     if any(map(backend.is_gpu, devices)):
@@ -193,9 +193,9 @@ def _prepare_space(plan: Plan, folder: str, devices: Sequence[str | None]) -> No
         file_pool.check(folder, plan.projected.disk)
 
 
-def _buffers(graph: Graph, shapes: tf.Tensor) -> tuple[Buffer, ...]:
+def _device_shapes(graph: Graph, shapes: tf.Tensor) -> tuple[DeviceShapes, ...]:
     """Return the shapes of every image on the device; `shapes` are `[values, axes]`."""
-    return device_store.buffers(shapes, [itemsize(value.dtype) for value in graph.values])
+    return device_store.device_shapes(shapes, [itemsize(value.dtype) for value in graph.values])
 
 
 def _all_shapes(graph: Graph, sizes: dict[int, tuple[int, ...]], batch: int) -> np.ndarray:
@@ -220,8 +220,8 @@ def _parts(shape: np.ndarray, element_bytes: int, part_bytes: int) -> np.ndarray
     return np.stack([starts, np.minimum(starts + step, rows, dtype=np.int32)], 1)
 
 
-def _places(graph: Graph, plan: Plan) -> np.ndarray:
-    places = np.full((len(KINDS), len(graph.values)), -1, np.int64)
-    for store, start in plan.places.items():
-        places[KINDS.index(store.kind), store.value] = start
-    return places
+def _addresses(graph: Graph, plan: Plan) -> np.ndarray:
+    addresses = np.full((len(KINDS), len(graph.values)), -1, np.int64)
+    for store, start in plan.addresses.items():
+        addresses[KINDS.index(store.kind), store.value] = start
+    return addresses

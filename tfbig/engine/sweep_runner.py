@@ -12,8 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig.engine import sweep_loop
-from tfbig.engine.new_stores import NewStores
 from tfbig.engine.step_geometry import label
+from tfbig.engine.store_allocator import StoreAllocator
 from tfbig.engine.sweep_calls import SweepCalls
 from tfbig.engine.sweep_state import StepState
 from tfbig.engine.sweep_tensors import Structure, SweepTensors
@@ -37,7 +37,7 @@ class SweepRunner:
         stores: Allocates the stores of its images.
     """
 
-    def __init__(self, calls: SweepCalls, stores: NewStores) -> None:
+    def __init__(self, calls: SweepCalls, stores: StoreAllocator) -> None:
         self.calls = calls
         self.stores = stores
 
@@ -132,7 +132,7 @@ class SweepRunner:
         tensors = _with_stores(tensors, targets=targets)
         call = self.calls.call(sweep_loop.forward, sweep, state, tensors)
         state.done, (partials, states) = call
-        position = self.calls.canonical(sweep).place
+        position = self.calls.canonical(sweep).position
         state.images |= {
             v: store.with_state(states[position[v]]).after(state.done)
             for v, store in stores.items()
@@ -162,15 +162,15 @@ class SweepRunner:
         )
         canonical = self.calls.canonical(sweep)
         options = sweep_loop.Backward(
-            frozenset(canonical.place[v] for v in fresh),
+            frozenset(canonical.position[v] for v in fresh),
             fused,
-            frozenset(canonical.place[v] for v in state.learned if v in canonical.place),
+            frozenset(canonical.position[v] for v in state.learned if v in canonical.position),
             tuple(p for p, slot in enumerate(canonical.slots) if slot in state.trained),
         )
         call = self.calls.call(sweep_loop.backward, sweep, state, tensors, options)
         state.done, (d_wholes, d_weights, partials, states) = call
         for v in targets:
-            changed = state.d_images[v].with_state(states[canonical.place[v]])
+            changed = state.d_images[v].with_state(states[canonical.position[v]])
             state.d_images[v] = changed.after(state.done)
         for v in sweep.writes:
             state.d_images.pop(v, None)

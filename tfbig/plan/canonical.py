@@ -18,7 +18,7 @@ class Canonical:
 
     Attributes:
         ids: Value id by position.
-        place: Position by value id.
+        position: Position by value id.
         slots: Position in `Graph.weights` by position in the sweep.
         graph: Graph of the values and nodes of the sweep only.
         sweep: The sweep, by position.
@@ -31,7 +31,7 @@ class Canonical:
             dict.fromkeys([*sweep.reads, *(i for n in sweep.nodes for i in (*n.inputs, n.output))])
         )
         self.slots = list(dict.fromkeys(w for n in sweep.nodes for w in n.weights))
-        self.place = {v: p for p, v in enumerate(self.ids)}
+        self.position = {v: p for p, v in enumerate(self.ids)}
         nodes = [self._node(n) for n in sweep.nodes]
         self.any_channels = all(n.op.any_channels for n in nodes)
         self.graph = Graph(
@@ -43,7 +43,7 @@ class Canonical:
             any_channels=self.any_channels,
         )
         reads, writes, observed = (
-            tuple(self.place[v] for v in values)
+            tuple(self.position[v] for v in values)
             for values in (sweep.reads, sweep.writes, sweep.observed)
         )
         self.sweep = Sweep(
@@ -80,11 +80,11 @@ class Canonical:
     def _node(self, node: Node) -> Node:
         return replace(
             node,
-            inputs=tuple(self.place[i] for i in node.inputs),
-            output=self.place[node.output],
+            inputs=tuple(self.position[i] for i in node.inputs),
+            output=self.position[node.output],
             weights=tuple(self.slots.index(w) for w in node.weights),
         )
 
     def named(self, values: dict[int, Any]) -> dict[int, Any]:
         """Return the entries for values of the sweep, by position instead of value id."""
-        return {self.place[v]: t for v, t in values.items() if v in self.place}
+        return {self.position[v]: t for v, t in values.items() if v in self.position}

@@ -230,7 +230,7 @@ def place(spans: Mapping[Store, Span], sizes: Mapping[int, int]) -> dict[Store, 
         First byte of each store.
     """
     used: list[tuple[int, int, int, int]] = []  # start, stop, first and last moment; sorted
-    places = {}
+    addresses = {}
     for store in sorted(spans, key=lambda s: (-sizes[s.value], spans[s])):
         first, last = spans[store]
         size, free = aligned(sizes[store.value]), 0
@@ -241,18 +241,18 @@ def place(spans: Mapping[Store, Span], sizes: Mapping[int, int]) -> dict[Store, 
                 if stop > free:
                     free = stop
         insort(used, (free, free + size, first, last))
-        places[store] = free
-    return places
+        addresses[store] = free
+    return addresses
 
 
-def top(places: Mapping[Store, int], sizes: Mapping[int, int]) -> int:
+def top(addresses: Mapping[Store, int], sizes: Mapping[int, int]) -> int:
     """Return the end of the range that the stores occupy.
 
     Args:
-        places: First byte of each store.
+        addresses: First byte of each store.
         sizes: Bytes of each image.
 
     Returns:
         Number of bytes.
     """
-    return max((b + aligned(sizes[s.value]) for s, b in places.items()), default=0)
+    return max((b + aligned(sizes[s.value]) for s, b in addresses.items()), default=0)

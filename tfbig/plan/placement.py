@@ -34,7 +34,7 @@ def place(plan: Plan) -> Plan:
     projected = replace(
         plan.projected, host=lifetimes.top(host, sizes), disk=lifetimes.top(disk, sizes)
     )
-    return replace(plan, places=host | disk, projected=projected)
+    return replace(plan, addresses=host | disk, projected=projected)
 
 
 def fit(plan: Plan, most: float = inf) -> Plan | None:

@@ -97,7 +97,7 @@ def plan_of(problem: Problem) -> Plan | None:
         replay_costs=(),
         timeline=Timeline((Moment(kind, 0, (), sweep.reads),), {}),
         image_bytes=images,
-        places={},
+        addresses={},
         allowed=limits,
         projected=Projected(used, 0, 0, fixed, options.model_bytes),
         repeated_operations=0,

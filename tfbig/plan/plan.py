@@ -124,7 +124,7 @@ class Plan:
         replay_costs: Cost of each replay of the layout.
         timeline: Moments between which each store exists.
         image_bytes: Bytes of each image in its store.
-        places: First byte of each store in host memory or in the file.
+        addresses: First byte of each store in host memory or in the file.
         allowed: Limits that the plan keeps.
         projected: Bytes that it is projected to use.
         repeated_operations: Operations, on whole images, that a forward sweep repeats from an earlier one.
@@ -154,7 +154,7 @@ class Plan:
     replay_costs: tuple[SweepCost, ...]
     timeline: Timeline
     image_bytes: Mapping[int, int]
-    places: Mapping[Store, int]
+    addresses: Mapping[Store, int]
     allowed: Limits
     projected: Projected
     repeated_operations: int

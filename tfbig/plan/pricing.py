@@ -160,7 +160,7 @@ class Pricing:
             timeline=timeline,
             image_bytes=self._image_bytes((*sweeps, *replays), (*costs, *replay_costs)),
             kept_bytes=problem.kept_bytes,
-            places={},
+            addresses={},
             allowed=problem.limits,
             projected=Projected(device, 0, 0, fixed, options.model_bytes),
             repeated_operations=repeated,

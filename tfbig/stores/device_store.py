@@ -23,7 +23,7 @@ from tfbig.system.backend import HOST
 from tfbig.units import WORD, ceil_div
 
 
-class Buffer(NamedTuple):
+class DeviceShapes(NamedTuple):
     """Shapes of an image on the device, int32; computed once, because each operation on them takes time.
 
     Args:
@@ -48,11 +48,11 @@ class DeviceImage(NamedTuple):
 
     Args:
         tensor: `[rows, words]` int64.
-        buffer: Its shapes.
+        shapes: Its shapes.
     """
 
     tensor: tf.Tensor
-    buffer: Buffer
+    shapes: DeviceShapes
 
     @property
     def needs_copy(self) -> bool:
@@ -82,7 +82,7 @@ class DeviceImage(NamedTuple):
 
         def rows() -> tf.Tensor:
             with tf.device(part.device):
-                found = read(self.tensor, self.buffer, part.dtype, start, stop, part.shape[0])
+                found = read(self.tensor, self.shapes, part.dtype, start, stop, part.shape[0])
             return part.shaped(found)
 
         return rows
@@ -91,22 +91,22 @@ class DeviceImage(NamedTuple):
         """Write rows."""
         ((start, stop),) = part.intervals
         with tf.device(part.device):
-            return self.with_state(write(self.tensor, self.buffer, start, stop, rows))
+            return self.with_state(write(self.tensor, self.shapes, start, stop, rows))
 
     def add(self, changes: Changes, part: StripPart, rows: tf.Tensor) -> Self:
         """Add rows; uninitialised rows are replaced, or become zero where nothing is added."""
         ((start, stop),) = part.intervals
         with tf.device(part.device):
             if part.uninitialised is None:
-                changed = add(self.tensor, self.buffer, start, stop, rows)
+                changed = add(self.tensor, self.shapes, start, stop, rows)
             else:
                 interval = start, stop
-                changed = add_first(self.tensor, self.buffer, interval, *part.uninitialised, rows)
+                changed = add_first(self.tensor, self.shapes, interval, *part.uninitialised, rows)
         return self.with_state(changed)
 
     def whole(self, dtype: Any, rank: int) -> tf.Tensor:
         """Return the whole image."""
-        return read(self.tensor, self.buffer, dtype, 0, self.buffer.shape[0])
+        return read(self.tensor, self.shapes, dtype, 0, self.shapes.shape[0])
 
 
 class StripImage(NamedTuple):
@@ -168,7 +168,7 @@ class StripImage(NamedTuple):
         return tf.cast(self.rows, dtype)
 
 
-def buffers(shapes: tf.Tensor, sizes: Sequence[int]) -> tuple[Buffer, ...]:
+def device_shapes(shapes: tf.Tensor, sizes: Sequence[int]) -> tuple[DeviceShapes, ...]:
     """Return the shapes of images.
 
     Args:
@@ -189,14 +189,14 @@ def buffers(shapes: tf.Tensor, sizes: Sequence[int]) -> tuple[Buffer, ...]:
         tf.concat([free, batch, rest], 1),
         tf.reshape(tf.concat([nothing, nothing, nothing, padded - elements], 1), [-1, 2, 2]),
     )
-    return tuple(Buffer(*each) for each in zip(*map(tf.unstack, columns), strict=True))
+    return tuple(DeviceShapes(*each) for each in zip(*map(tf.unstack, columns), strict=True))
 
 
 def allocate(shape: tf.Tensor) -> tf.Tensor:
     """Create an image, whose rows contain anything until they are written.
 
     Args:
-        shape: `Buffer.shape` of the image.
+        shape: `DeviceShapes.shape` of the image.
 
     Returns:
         The tensor, `[rows, words]` int64.
@@ -207,13 +207,18 @@ def allocate(shape: tf.Tensor) -> tf.Tensor:
 
 
 def read(
-    image: tf.Tensor, buffer: Buffer, dtype: Any, start: Any, stop: Any, batch: int | None = None
+    image: tf.Tensor,
+    shapes: DeviceShapes,
+    dtype: Any,
+    start: Any,
+    stop: Any,
+    batch: int | None = None,
 ) -> tf.Tensor:
     """Read rows `start <= row < stop`.
 
     Args:
         image: The tensor.
-        buffer: Its shapes.
+        shapes: Its shapes.
         dtype: Element type of the image.
         start: First row.
         stop: End of the rows.
@@ -222,20 +227,22 @@ def read(
     Returns:
         Tensor `[N, stop - start, ..., C]`; a part of the memory of `image` if N is statically 1 and no row is padded.
     """
-    padded = tf.reshape(tf.bitcast(image[start:stop], dtype), buffer.padded)
-    rows = tf.reshape(tf.slice(padded, [0, 0], buffer.flat), buffer.rows)
-    rank = buffer.rows.shape[0]
+    padded = tf.reshape(tf.bitcast(image[start:stop], dtype), shapes.padded)
+    rows = tf.reshape(tf.slice(padded, [0, 0], shapes.flat), shapes.rows)
+    rank = shapes.rows.shape[0]
     if batch == 1:
         return tf.expand_dims(tf.squeeze(rows, 1), 0)
     return tf.transpose(rows, [1, 0, *range(2, rank)])
 
 
-def write(image: tf.Tensor, buffer: Buffer, start: Any, stop: Any, rows: tf.Tensor) -> tf.Tensor:
+def write(
+    image: tf.Tensor, shapes: DeviceShapes, start: Any, stop: Any, rows: tf.Tensor
+) -> tf.Tensor:
     """Write rows in place.
 
     Args:
         image: The tensor; it is changed.
-        buffer: Its shapes.
+        shapes: Its shapes.
         start: First row.
         stop: End of the rows.
         rows: `[N, stop - start, ..., C]` to write.
@@ -247,21 +254,23 @@ def write(image: tf.Tensor, buffer: Buffer, start: Any, stop: Any, rows: tf.Tens
         first = tf.expand_dims(tf.squeeze(rows, 0), 1)
     else:
         first = tf.transpose(rows, [1, 0, *range(2, rows.shape.rank)])
-    padded = tf.pad(tf.reshape(first, buffer.flat), buffer.padding)
+    padded = tf.pad(tf.reshape(first, shapes.flat), shapes.padding)
     if rows.dtype.size < WORD:
-        padded = tf.reshape(padded, buffer.words)
+        padded = tf.reshape(padded, shapes.words)
     wide = tf.bitcast(padded, tf.int64)
     # On a GPU a range of int32 is in host memory and would be copied.
     numbers = tf.range(tf.cast(start, tf.int64), tf.cast(stop, tf.int64))
     return tf.raw_ops.InplaceUpdate(x=image, i=tf.cast(numbers, tf.int32), v=wide)
 
 
-def add(image: tf.Tensor, buffer: Buffer, start: Any, stop: Any, rows: tf.Tensor) -> tf.Tensor:
+def add(
+    image: tf.Tensor, shapes: DeviceShapes, start: Any, stop: Any, rows: tf.Tensor
+) -> tf.Tensor:
     """Add rows in place.
 
     Args:
         image: The tensor; it is changed.
-        buffer: Its shapes.
+        shapes: Its shapes.
         start: First row.
         stop: End of the rows.
         rows: `[N, stop - start, ..., C]` to add.
@@ -269,13 +278,13 @@ def add(image: tf.Tensor, buffer: Buffer, start: Any, stop: Any, rows: tf.Tensor
     Returns:
         The tensor, for what is computed after the change.
     """
-    before = read(image, buffer, rows.dtype, start, stop, rows.shape[0])
-    return write(image, buffer, start, stop, before + rows)
+    before = read(image, shapes, rows.dtype, start, stop, rows.shape[0])
+    return write(image, shapes, start, stop, before + rows)
 
 
 def add_first(
     image: tf.Tensor,
-    buffer: Buffer,
+    shapes: DeviceShapes,
     place: tuple[Any, Any],
     covered: Any,
     until: Any,
@@ -285,7 +294,7 @@ def add_first(
 
     Args:
         image: The tensor; it is changed.
-        buffer: Its shapes.
+        shapes: Its shapes.
         place: First of the rows, and the end of them.
         covered: First row that contains no sum yet.
         until: First row that contains none afterwards.
@@ -300,9 +309,9 @@ def add_first(
         shared = split - start
         around = tf.maximum(split - covered, 0), until - tf.maximum(covered, stop)
     rest = [(0, 0)] * (rows.shape.rank - 3)
-    image = add(image, buffer, start, split, _part(rows, 0, shared))
+    image = add(image, shapes, start, split, _part(rows, 0, shared))
     return write(
-        image, buffer, covered, until, pad(_part(rows, shared, stop - split), around, *rest)
+        image, shapes, covered, until, pad(_part(rows, shared, stop - split), around, *rest)
     )
 
 

@@ -94,7 +94,7 @@ class HostImage(HostArray):
             return tf.cast(rows, self.array.dtype)
 
 
-class NewStore(NamedTuple):
+class StoreRequest(NamedTuple):
     """Request for a new store.
 
     Args:
@@ -108,29 +108,33 @@ class NewStore(NamedTuple):
     folder: str | None = None
 
 
-def allocate(shapes: tf.Tensor, places: tf.Tensor, requests: Sequence[NewStore]) -> list[tf.Tensor]:
+def allocate(
+    shapes: tf.Tensor, addresses: tf.Tensor, requests: Sequence[StoreRequest]
+) -> list[tf.Tensor]:
     """Create uninitialised arrays of whole images.
 
     Args:
         shapes: `[values, axes]` int64: N, sizes of the spatial axes, C.
-        places: `[values]` int64: preferred first byte in the pool or file; -1 for any.
+        addresses: `[values]` int64: preferred first byte in the pool or file; -1 for any.
         requests: The arrays to create.
 
     Returns:
         Tensors `[N, H, W, C]`.
     """
 
-    def make(shapes: np.ndarray, places: np.ndarray) -> list[np.ndarray]:
+    def make(shapes: np.ndarray, addresses: np.ndarray) -> list[np.ndarray]:
         return [
-            new_array(request, tuple(map(int, shapes[request.value])), int(places[request.value]))
+            new_array(
+                request, tuple(map(int, shapes[request.value])), int(addresses[request.value])
+            )
             for request in requests
         ]
 
-    return new_arrays(make, [shapes, places], requests)
+    return new_arrays(make, [shapes, addresses], requests)
 
 
 def new_arrays(
-    make: Callable[..., list[np.ndarray]], inputs: list[tf.Tensor], requests: Sequence[NewStore]
+    make: Callable[..., list[np.ndarray]], inputs: list[tf.Tensor], requests: Sequence[StoreRequest]
 ) -> list[tf.Tensor]:
     """Return the arrays that a function of some tensors makes, one for each request."""
     if not requests:
@@ -140,9 +144,9 @@ def new_arrays(
     return callbacks.numpy_function(make, after(inputs, freed), [r.dtype for r in requests])
 
 
-def new_array(request: NewStore, shape: tuple[int, ...], place: int) -> np.ndarray:
-    """Return an uninitialised array for a request, at a preferred place; -1 for any."""
-    wish, size = place if place >= 0 else None, math.prod(shape) * request.dtype.size
+def new_array(request: StoreRequest, shape: tuple[int, ...], address: int) -> np.ndarray:
+    """Return an uninitialised array for a request, at a preferred address; -1 for any."""
+    wish, size = address if address >= 0 else None, math.prod(shape) * request.dtype.size
     if request.folder is not None:
         pool: Pool = file_pool.pool(request.folder)
     else:
@@ -172,8 +176,8 @@ def copy(image: tf.Tensor) -> tf.Tensor:
     Returns:
         The array.
     """
-    shapes, places = tf.shape(image, tf.int64)[None], tf.constant([-1], tf.int64)
-    (store,) = allocate(shapes, places, [NewStore(0, image.dtype)])
+    shapes, addresses = tf.shape(image, tf.int64)[None], tf.constant([-1], tf.int64)
+    (store,) = allocate(shapes, addresses, [StoreRequest(0, image.dtype)])
     copied = callbacks.numpy_function(
         lambda store, image: np.copyto(store, image), [store, image], []
     )

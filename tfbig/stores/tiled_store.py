@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfbig.stores import file_pool, tiling
-from tfbig.stores.host_store import HostArray, NewStore, new_array, new_arrays, sent
+from tfbig.stores.host_store import HostArray, StoreRequest, new_array, new_arrays, sent
 from tfbig.stores.image_store import StripPart
 from tfbig.stores.tiling import Tiling
 from tfbig.stores.transfers import Changes, Reads
@@ -109,8 +109,8 @@ class TiledGradient(_Tiles):
 
 def allocate(
     shapes: tf.Tensor,
-    places: tf.Tensor,
-    requests: Sequence[NewStore],
+    addresses: tf.Tensor,
+    requests: Sequence[StoreRequest],
     tiles: Sequence[tf.Tensor],
     sums: bool,
 ) -> list[tf.Tensor]:
@@ -118,7 +118,7 @@ def allocate(
 
     Args:
         shapes: As in `tfbig.stores.host_store.allocate`.
-        places: As there.
+        addresses: As there.
         requests: As there.
         tiles: Tiles of each store, `[n, 2 * axes + 1]`: as in `Tiling`, then 1 for the pattern.
         sums: Whether they are stores of sums.
@@ -127,15 +127,15 @@ def allocate(
         Vectors.
     """
 
-    def make(shapes: np.ndarray, places: np.ndarray, *tiles: np.ndarray) -> list[np.ndarray]:
+    def make(shapes: np.ndarray, addresses: np.ndarray, *tiles: np.ndarray) -> list[np.ndarray]:
         arrays = []
         for request, table in zip(requests, tiles, strict=True):
             new = Tiling(shapes[request.value], table[:, :-1], table[:, -1] > 0, sums)
-            arrays.append(new_array(request, (new.elements,), int(places[request.value])))
+            arrays.append(new_array(request, (new.elements,), int(addresses[request.value])))
             tiling.remember(arrays[-1], new)
         return arrays
 
-    return new_arrays(make, [shapes, places, *tiles], requests)
+    return new_arrays(make, [shapes, addresses, *tiles], requests)
 
 
 def _read(store: np.ndarray, *bounds: np.ndarray) -> np.ndarray:

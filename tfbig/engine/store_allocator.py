@@ -18,7 +18,7 @@ from tfbig.stores.image_store import GradientStore, ImageStore
 from tfbig.stores.tiled_store import TiledGradient, TiledImage
 
 
-class NewStores:
+class StoreAllocator:
     """Allocates the stores of the images and gradients of one graph.
 
     Args:
@@ -84,18 +84,18 @@ class NewStores:
             state: State of the step.
             kind: One of `KINDS` of `tfbig.engine.step_geometry`.
             values: Ids of the images.
-            allocate: Function of shapes, places and requests.
+            allocate: Function of shapes, addresses and requests.
         """
         requests = [self._request(state, kind, value) for value in values]
         (shapes,) = transfers.after([state.geometry.shapes], state.done)
-        places = state.geometry.places[kind]
-        arrays = allocate(shapes, places, requests)
+        addresses = state.geometry.addresses[kind]
+        arrays = allocate(shapes, addresses, requests)
         return dict(zip(values, arrays, strict=True))
 
-    def _request(self, state: StepState, kind: str, value: int) -> host_store.NewStore:
+    def _request(self, state: StepState, kind: str, value: int) -> host_store.StoreRequest:
         dtype = tf.as_dtype(self.prepared.stored_dtype(value))
         is_spilled = state.layout.where(Store(kind, value)) == "disk"
-        return host_store.NewStore(value, dtype, self.folder if is_spilled else None)
+        return host_store.StoreRequest(value, dtype, self.folder if is_spilled else None)
 
     def _on_device(
         self, state: StepState, values: Sequence[int]
@@ -104,13 +104,13 @@ class NewStores:
         kept = [v for v in values if v in state.layout.kept]
         others = [v for v in values if v not in state.layout.kept]
         # Without this order they would be allocated when the step begins.
-        shapes = transfers.after([state.geometry.buffers[v].shape for v in kept], state.done)
+        shapes = transfers.after([state.geometry.device_shapes[v].shape for v in kept], state.done)
         with tf.device(self.device):
             if state.layout.single:
                 numbers = {v: tf.zeros([], self.graph.values[v].dtype) for v in kept}
                 return {v: StripImage(t) for v, t in numbers.items()}, others
             return {
-                v: DeviceImage(device_store.allocate(s), state.geometry.buffers[v])
+                v: DeviceImage(device_store.allocate(s), state.geometry.device_shapes[v])
                 for v, s in zip(kept, shapes, strict=True)
             }, others
 
