@@ -5,6 +5,7 @@ The inputs of each are the prediction, the target and, optionally, sample weight
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
@@ -139,7 +140,44 @@ class MeanLoss(Reduce):
         return tf.constant(self.weight, tf.float64) * share
 
 
-class RatioSums(Reduce):
+class LossSums(Reduce):
+    """Sums over the batch from which a loss is computed at the end.
+
+    Args:
+        tail: Pixelwise end of the model.
+        metrics: Called once per strip; None without metrics.
+    """
+
+    def __init__(self, tail: Tail, metrics: Metrics | None) -> None:
+        self.tail = tail
+        self.metrics = metrics
+
+    def partial(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor, ...]:
+        """Return the sums of a strip, and update the metrics."""
+        sums, y_pred = self._sums(inputs)
+        _update_metrics(self.metrics, inputs, y_pred, strip)
+        return sums
+
+    def pullback(
+        self, inputs: list[tf.Tensor], strip: Any, result: Any, cotangent: Any
+    ) -> list[Any]:
+        """Return the gradient of the prediction."""
+        with tf.GradientTape() as tape:
+            tape.watch(inputs[0])
+            sums, _ = self._sums(inputs)
+        return [tape.gradient(sums, inputs[0], list(cotangent)), *[None] * len(inputs[1:])]
+
+    def _sums(self, inputs: list[tf.Tensor]) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
+        """Return the sums of a strip in float64, and the prediction."""
+        y_pred = self.tail(inputs[0])
+        return self._sums_of(inputs[1], y_pred), y_pred
+
+    @abstractmethod
+    def _sums_of(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return the sums of labels and predictions in float64."""
+
+
+class RatioSums(LossSums):
     """Sums of `y * p`, `y` and `p` in float64, over the batch or per image, of which Dice and Tversky are ratios.
 
     Args:
@@ -162,8 +200,7 @@ class RatioSums(Reduce):
             raise UnsupportedLayerError(
                 f"loss '{loss.name}' has axis={loss.axis}; expected axis=None or {inside}."
             )
-        self.tail = tail
-        self.metrics = metrics
+        super().__init__(tail, metrics)
         self.pixelwise = pixelwise
         self.dtype = tf.as_dtype(loss.dtype)
 
@@ -172,25 +209,9 @@ class RatioSums(Reduce):
         shape = [] if self.axis is None else [batch]
         return tuple(tf.zeros(shape, tf.float64) for _ in range(3))
 
-    def partial(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor, ...]:
-        """Return the sums of a strip, and update the metrics."""
-        sums, y_pred = self._sums(inputs)
-        _update_metrics(self.metrics, inputs, y_pred, strip)
-        return sums
-
-    def pullback(
-        self, inputs: list[tf.Tensor], strip: Any, result: Any, cotangent: Any
-    ) -> list[Any]:
-        """Return the gradient of the prediction."""
-        with tf.GradientTape() as tape:
-            tape.watch(inputs[0])
-            sums, _ = self._sums(inputs)
-        return [tape.gradient(sums, inputs[0], cotangent), *[None] * len(inputs[1:])]
-
-    def _sums(self, inputs: list[tf.Tensor]) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
-        y_pred = self.tail(inputs[0])
-        y, p = tf.cast(inputs[1], self.dtype), tf.cast(y_pred, self.dtype)
-        return tuple(self._total(t) for t in (y * p, y, p)), y_pred
+    def _sums_of(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        y, p = tf.cast(y_true, self.dtype), tf.cast(y_pred, self.dtype)
+        return tuple(self._total(t) for t in (y * p, y, p))
 
     def _total(self, t: tf.Tensor) -> tf.Tensor:
         if self.axis is None:
@@ -198,7 +219,7 @@ class RatioSums(Reduce):
         return tf.squeeze(moments.total(t, self.axis), self.axis)
 
 
-class ImageSums(Reduce):
+class ImageSums(LossSums):
     """The sums of a `LossOfSums`, in float64.
 
     Args:
@@ -217,9 +238,8 @@ class ImageSums(Reduce):
         spatial: int,
         channels: Sequence[int],
     ) -> None:
+        super().__init__(tail, metrics)
         self.loss = loss
-        self.tail = tail
-        self.metrics = metrics
         self.dtype = tf.as_dtype(loss.dtype)
         self.pixels = [[*[1] * spatial, n] for n in channels]
 
@@ -228,25 +248,9 @@ class ImageSums(Reduce):
         sums, _ = self._sums([tf.zeros([batch, *pixel], self.dtype) for pixel in self.pixels])
         return tuple(tf.zeros_like(t) for t in sums)
 
-    def partial(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor, ...]:
-        """Return the sums of a strip, and update the metrics."""
-        sums, y_pred = self._sums(inputs)
-        _update_metrics(self.metrics, inputs, y_pred, strip)
-        return sums
-
-    def pullback(
-        self, inputs: list[tf.Tensor], strip: Any, result: Any, cotangent: Any
-    ) -> list[Any]:
-        """Return the gradient of the prediction."""
-        with tf.GradientTape() as tape:
-            tape.watch(inputs[0])
-            sums, _ = self._sums(inputs)
-        return [tape.gradient(sums, inputs[0], list(cotangent)), *[None] * len(inputs[1:])]
-
-    def _sums(self, inputs: list[tf.Tensor]) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
-        y_pred = self.tail(inputs[0])
-        sums = self.loss.sums(tf.cast(inputs[1], self.dtype), tf.cast(y_pred, self.dtype))
-        return tuple(tf.cast(t, tf.float64) for t in sums), y_pred
+    def _sums_of(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        sums = self.loss.sums(tf.cast(y_true, self.dtype), tf.cast(y_pred, self.dtype))
+        return tuple(tf.cast(t, tf.float64) for t in sums)
 
 
 class WeightSum(Reduce):
