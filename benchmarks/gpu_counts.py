@@ -291,21 +291,31 @@ def strip_shapes(step: PlannedStep) -> int:
 
 
 def convolutions(step: PlannedStep) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
-    """Return the distinct convolutions of the strips of a step, and those of whole images."""
+    """Return the distinct convolutions of the strips of a step, and those of whole images.
+
+    They differ in what a kernel is given: channels, window, and rows and further axes of the padded strip; where
+    TensorFlow pads (`tfbig.ops.kernels.windowed`), of the strip without its padding.
+    """
+    from tfbig.ops import kernels
+
     streamed, whole = set(), set()
     values = step.graph.values
     for sweep, table in zip(step.sweeps, step.tables, strict=True):
         nodes = {n.output: n for n in sweep.locals if n.op.im2col}
         for line in table:
-            for output, position, *rows in _inputs(sweep, line):
-                if output in nodes:
-                    node = nodes[output]
-                    source = node.inputs[position]
-                    height, *others = step.extents[source]
-                    windows = str(node.op.axes[position])
-                    channels = values[source].channels, values[output].channels
-                    streamed.add((*channels, windows, *others, *rows))
-                    whole.add((*channels, windows, *others, height))
+            for output, position, rows, before, after in _inputs(sweep, line):
+                if output not in nodes:
+                    continue
+                node = nodes[output]
+                source, axes = node.inputs[position], node.op.axes[position]
+                if kernels.is_same(axes):
+                    given = _size(sweep, line, source) if sweep.even and node.op.around else rows
+                else:
+                    given = rows + before + after
+                height, *others = step.extents[source]
+                channels = values[source].channels, values[output].channels
+                streamed.add((*channels, str(axes), *others, given))
+                whole.add((*channels, str(axes), *others, height))
     return streamed, whole
 
 

@@ -70,6 +70,13 @@ def test_hull(a: int, m: int, b: int, n: int) -> None:
     assert one.hull(other) == hull({*range(*one), *range(*other)})
 
 
+def test_even() -> None:
+    intervals = Interval(np.array([0, 3, 6, 9]), np.array([4, 8, 11, 11]))
+    assert np.array_equal(intervals.even(11), [[0, 3, 6, 6], [5, 8, 11, 11]])
+    of_two_counts = Interval(np.array([[0, 0], [2, 5]]), np.array([[2, 5], [3, 6]]))
+    assert np.array_equal(of_two_counts.even(6), [[[0, 0], [2, 1]], [[2, 5], [4, 6]]])
+
+
 @given(st.integers(0, 300), st.integers(1, 300))
 def test_partition(extent: int, num_strips: int) -> None:
     strips = [partition(extent, num_strips, i) for i in range(num_strips)]

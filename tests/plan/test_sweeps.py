@@ -206,7 +206,8 @@ def check_strip(sweep: Sweep, strip: dict[tuple[object, ...], int], rows: dict[i
             seen[source].append(view)
     for value, views in seen.items():
         stored = Interval(strip["start", value], strip["stop", value])
-        assert stored == (min(v.start for v in views), max(v.stop for v in views))
+        hull = min(v.start for v in views), max(v.stop for v in views)
+        assert stored == hull or (sweep.even and stored.hull(Interval(*hull)) == stored)
         assert 0 <= stored.start <= stored.stop <= rows[value]
         assert sweep.num_reads[value] == len(views)
 
@@ -262,17 +263,27 @@ def test_union_with_unread_rows(axis: Window | Transposed | Resize) -> None:
             check_union(sweep, rows, num_strips)
 
 
-@for_examples(cases())
-def test_table_of_chosen_strips(case: Case) -> None:
+@for_examples(cases(), st.data())
+def test_even_strips(case: Case, data: st.DataObject) -> None:
+    """Every strip has as many rows of an image as all others, those that it needs among them, and owns the same."""
     for sweep in case.sweeps:
-        most = sweep_limit(sweep, case.extents)
-        whole = sweep.table(case.rows, most)
-        assert whole.dtype == np.int32
-        assert whole.shape == (most, len(sweep.columns))
-        fixed = [c for key, c in sweep.columns.items() if key[0] not in ("covered", "until")]
-        chosen = [0, most // 2, most - 1]
-        some = sweep.table(case.rows, most, chosen)
-        np.testing.assert_array_equal(some[:, fixed], whole[chosen][:, fixed])
+        num_strips = data.draw(st.integers(1, sweep_limit(sweep, case.extents)))
+        even = replace(sweep, even=True)
+        table, needed = (each.table(case.rows, num_strips) for each in (even, sweep))
+        assert table.dtype == np.int32
+        assert table.shape == (num_strips, len(sweep.columns))
+        for key in ("own start", "own stop"):
+            columns = [sweep.columns[key, value] for value in sweep.observed]
+            np.testing.assert_array_equal(table[:, columns], needed[:, columns])
+        for value in sweep.images:
+            columns = [sweep.columns[key, value] for key in ("start", "stop")]
+            (starts, stops), (first, last) = table[:, columns].T, needed[:, columns].T
+            assert len({*(stops - starts)}) == 1
+            assert (starts >= 0).all() and (stops <= case.rows[value]).all()
+            assert (starts <= first).all() and (stops >= last).all()
+        for line in table.tolist():
+            check_strip(even, dict(zip(sweep.columns, line, strict=True)), case.rows)
+        check_union(even, case.rows, num_strips)
 
 
 def test_nodes_between() -> None:

@@ -182,7 +182,8 @@ class Program:
             self._runner.run(forward_passes(state.layout), state)
             results = self._results_of(state)
             structure[:] = (results.pop(v) for v in self._outputs)
-            without_gradient.update(tf.nest.map_structure(tf.stop_gradient, results))
+            with self._calls.on_accelerator():
+                without_gradient.update(tf.nest.map_structure(tf.stop_gradient, results))
             step_progress.end(state.done)
 
             def gradient(*cotangents: tf.Tensor) -> list[Any]:

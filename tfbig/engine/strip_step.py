@@ -9,7 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig.engine.sweep_tensors import StripGeometry, Structure, SweepTensors, TracedSweep
-from tfbig.network.graph import Node
+from tfbig.geometry.windows import is_pixelwise
+from tfbig.network.graph import Node, axes_of
 from tfbig.ops.kernels import Copies, InputRows, Strip, take
 from tfbig.stores.image_store import Interval, StripPart
 from tfbig.stores.transfers import Changes, Reads
@@ -38,6 +39,7 @@ class StripStep:
         ahead: Callable[[int], list[Interval]] | None = None,
     ) -> None:
         self.graph, self.sweep = traced.graph, traced.sweep
+        self.is_even = self.sweep.even and not self.sweep.single
         self.batch = traced.batch
         self.tensors = tensors
         self.geometry = geometry
@@ -147,15 +149,28 @@ class StripStep:
         names = ("start", "stop", "before", "after")
         numbers = zip(*(self.geometry.along(name, node.output, p) for name in names), strict=True)
         sizes = self._sizes[node.inputs[p]]
-        return [
+        rows = [
             InputRows(start, stop, before, after, size)
             for (start, stop, before, after), size in zip(numbers, sizes, strict=False)
         ]
+        if not self._reads_all(node):
+            return rows
+        given = self.geometry.part(node.inputs[p])
+        return [
+            replace(r, start=first, stop=stop) for r, (first, stop) in zip(rows, given, strict=True)
+        ]
+
+    def _reads_all(self, node: Node) -> bool:
+        """Return whether a node gets rows around those that it needs, so that all strips have one size."""
+        return self.is_even and node.op.around
 
     def _input_rows(self, values: dict[int, tf.Tensor], node: Node, p: int) -> tf.Tensor:
         """Return the rows of input `p` that a node reads; all of them if nothing else reads the image."""
         value = node.inputs[p]
-        if self.sweep.num_reads[value] == 1:
+        is_only_use = self.sweep.num_reads[value] == 1
+        if self.is_even:  # the strip may have rows that no window needs
+            is_only_use &= all(map(is_pixelwise, axes_of(node, p)))
+        if is_only_use or self._reads_all(node):
             return values[value]
         return self._cut(
             values, value, [(rows.start, rows.stop) for rows in self._rows_read(node, p)]
@@ -173,7 +188,7 @@ class StripStep:
         """Return the rows that the strip owns of every image that is stored or reduced."""
         owned, geometry = {}, self.geometry
         for v in self.sweep.observed:
-            is_only_use = self.sweep.num_reads[v] == 1
+            is_only_use = self.sweep.num_reads[v] == 1 and not self.is_even
             part = geometry.part(v, own=True)
             owned[v] = values[v] if is_only_use else self._cut(values, v, part)
         return owned

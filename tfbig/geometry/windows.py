@@ -47,6 +47,16 @@ class Interval(NamedTuple):
         """Return the smallest interval that contains both."""
         return Interval(np.minimum(self.start, other.start), np.maximum(self.stop, other.stop))
 
+    def even(self, extent: int) -> Interval:
+        """Return intervals of the length of the longest one that contain these, inside `[0, extent)`.
+
+        Args:
+            extent: Number of rows, at least the longest length.
+        """
+        size = np.max(self.size, axis=0, keepdims=True)
+        start = np.minimum(self.start, extent - size)
+        return Interval(start, start + size)
+
 
 class Axis(Protocol):
     """One spatial axis of a local operation."""

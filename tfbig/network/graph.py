@@ -75,6 +75,8 @@ class Local:
         uniform: Whether equal pixels give equal results wherever they are, so that background is computed once.
         phase: The same operation in space-to-depth layout (`tfbig.network.phase_layout.Phase`) where that is
             faster, else None.
+        around: Whether the inputs may have further rows around those that the axes request; `InputRows` names those
+            that are given.
         any_channels: Whether the function takes the numbers of channels from its tensors while it runs, so that layers
             that differ in nothing else share a trace.
         prepare: What is the same for all strips, computed once a sweep: `prepare(wholes, weights) -> tensors`, given
@@ -93,6 +95,7 @@ class Local:
     tiles: bool = True
     uniform: bool = True
     phase: Any = None
+    around: bool = False
     any_channels: bool = False
     prepare: Callable[..., Any] | None = None
 
@@ -247,6 +250,8 @@ class Graph:
         instance_shapes: `{value id: shape}`: for images whose rows are the instances of a bag, the shape of one
             instance in the layers, `[..., C]`.
         at_once: Strips that are processed at the same time; a slice of a bag keeps all cores busy alone.
+        even: Whether all strips of a sweep have as many rows as the largest one, see `tfbig.plan.sweeps.Sweep`: for an
+            accelerator, which chooses kernels for each size anew.
         norm_slice: Instances per slice that BatchNormalization computes statistics of; None for all of them.
         xla: Whether losses may be compiled.
         any_channels: Whether a trace of this graph must accept any numbers of channels.
@@ -266,6 +271,7 @@ class Graph:
     constant_sizes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     instance_shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     at_once: int = AT_ONCE
+    even: bool = False
     norm_slice: int | None = None
     xla: bool = True
     any_channels: bool = False

@@ -215,6 +215,11 @@ def is_same(axes: Sequence[Window]) -> bool:
     return all(a.padding == "same" and a.stride == a.dilation == 1 for a in axes)
 
 
+def accepts_more(axes: Sequence[Window]) -> bool:
+    """Return whether a convolution may be given rows around those that it needs: it cuts its result, see `windowed`."""
+    return is_same(axes) and taps(axes) > 1
+
+
 def windowed(function: Any, x: tf.Tensor, axes: Sequence[Window], strip: Strip) -> tf.Tensor:
     """Run `function(x, padding)` so that it returns the rows of the strip.
 

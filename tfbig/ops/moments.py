@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfbig.system import traces
+from tfbig.units import ceil_div
 
 
 class Moments(NamedTuple):
@@ -89,14 +90,12 @@ def _sums_of_rows(pixels: tf.Tensor, sizes: Sequence[tf.Tensor]) -> tf.Tensor:
         pixels: Tensor `[N, rows, pixels of a row, ...]`, float32.
         sizes: Its shape, int32 scalars.
     """
-    chunks, others = sizes[2] // CHUNK, sizes[3:]
-    stop, start, all_left = chunks * CHUNK, tf.constant(0), tf.constant(-1)
-    behind, rank = len(others), len(sizes)
-    head = tf.slice(pixels, [0] * rank, tf.stack([all_left] * 2 + [stop] + [all_left] * behind))
-    tail = tf.slice(pixels, tf.stack([start] * 2 + [stop] + [start] * behind), [-1] * rank)
-    parts = tf.reshape(head, tf.stack([*sizes[:2], chunks, CHUNK, *others]))
-    sums = (tf.cast(part, tf.float64) for part in (tf.reduce_sum(parts, 3), tail))
-    return tf.add_n([tf.reduce_sum(each, 2, keepdims=True) for each in sums])
+    before, count, others = sizes[:2], sizes[2], sizes[3:]
+    chunks = ceil_div(count, CHUNK)
+    ends = [0] * 5 + [chunks * CHUNK - count] + [0] * 2 * len(others)
+    filled = tf.pad(pixels, tf.reshape(tf.stack(ends), [-1, 2]))  # no copy if nothing is added
+    sums = tf.reduce_sum(tf.reshape(filled, tf.stack([*before, chunks, CHUNK, *others])), 3)
+    return tf.reduce_sum(tf.cast(sums, tf.float64), 2, keepdims=True)
 
 
 def total_of_all(x: tf.Tensor) -> tf.Tensor:

@@ -56,6 +56,7 @@ class Canonical:
             axes=sweep.axes,
             skips=sweep.skips,
             single=sweep.single,
+            even=sweep.even,
         )
         values = [(v.image, self.graph.traced_channels(v.id), v.dtype) for v in self.graph.values]
         links = [
@@ -72,6 +73,7 @@ class Canonical:
                 sweep.axes,
                 sweep.skips,
                 sweep.single,
+                sweep.even,
                 graph.spatial,
                 graph.at_once,
             )

@@ -182,6 +182,8 @@ class Pricing:
         Raises:
             BudgetError: If the smallest strip or tile exceeds these bytes and they are firm.
         """
+        if self.activity is not None and sweep.even:
+            sweep = replace(sweep, even=False)  # tiles are computed one by one, anywhere
         shape = (sweep.is_replay, sweep.axes, sweep.reads, sweep.writes)
         key = (device_bytes, *shape, *map(id, sweep.nodes))
         if key not in self._costs:

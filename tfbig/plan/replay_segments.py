@@ -66,6 +66,7 @@ def replay(
         tuple(inner),
         (),
         is_replay=True,
+        even=graph.even,
     )
 
 

@@ -54,6 +54,8 @@ class Sweep:
         axes: Number of spatial axes that images are cut along: 1 for strips of whole rows, 2 for tiles.
         skips: Whether the sweep skips tiles of background, and computes one pattern of it instead.
         single: Whether there is one strip, whatever the size of the image.
+        even: Whether every strip reads and computes as many rows of an image as the strip that needs most of them. It
+            then also computes rows that it does not need, all of them inside of the image.
     """
 
     index: int
@@ -66,6 +68,7 @@ class Sweep:
     axes: int = 1
     skips: bool = False
     single: bool = False
+    even: bool = False
 
     def without(self, nodes: Sequence[Node]) -> Sweep:
         """Return the sweep with the same geometry but without some of its reductions.
@@ -189,29 +192,27 @@ class Sweep:
         self,
         rows: Mapping[int, int],
         num_strips: int,
-        strips: Sequence[int] | None = None,
         axis: int = 0,
         steps: Mapping[int, int] | None = None,
     ) -> np.ndarray:
-        """Return the geometry of strips.
+        """Return the geometry of all strips.
 
         Args:
             rows: Rows of every image, or its size along `axis`.
             num_strips: Number of strips that the images are cut into.
-            strips: Indices of the strips to compute. Default: all.
             axis: Axis that is cut into strips, 0 for the rows.
             steps: For each observed image, the number of rows that its strips begin at multiples of. Default: 1.
 
         Returns:
-            Array `[len(strips), len(columns)]` int32, see `columns`.
+            Array `[num_strips, len(columns)]` int32, see `columns`.
         """
-        chosen = np.arange(num_strips) if strips is None else np.asarray(strips, np.int64)
-        geometry = self._geometry(rows, self.owned(rows, num_strips, chosen, steps), axis)
+        strips = np.arange(num_strips)
+        geometry = self._geometry(rows, self.owned(rows, num_strips, strips, steps), axis)
         for value in self.reads:
             until = np.maximum.accumulate(geometry["stop", value])
             geometry["covered", value] = np.concatenate([[0], until[:-1]])
-            geometry["until", value] = np.where(chosen == num_strips - 1, rows[value], until)
-        return self._as_table(geometry, len(chosen))
+            geometry["until", value] = np.where(strips == num_strips - 1, rows[value], until)
+        return self._as_table(geometry, num_strips)
 
     def owned(
         self,
@@ -247,15 +248,20 @@ class Sweep:
             axis: Axis that is cut into strips, 0 for the rows.
 
         Returns:
-            For every image an interval, whose bounds have one number per strip.
+            For every image an interval, whose bounds have one number per strip. If the strips are `even`, the bounds
+            are arrays of all strips, along the first axis.
         """
         need = dict(owned)
         for node in reversed(self.locals):
+            need[node.output] = self._even(need[node.output], rows[node.output])
             for p in node.image_positions:
                 source = node.inputs[p]
                 _, inside = window_of(node, p, axis, need[node.output], rows)
                 need[source] = need[source].hull(inside) if source in need else inside
-        return need
+        return need | {v: self._even(need[v], rows[v]) for v in self.reads if v in need}
+
+    def _even(self, need: Interval, extent: int) -> Interval:
+        return need.even(extent) if self.even else need
 
     def _as_table(self, geometry: dict[tuple[object, ...], np.ndarray], lines: int) -> np.ndarray:
         table = np.zeros((lines, len(self.columns)), np.int32)
@@ -333,6 +339,7 @@ def schedule(
             tuple(written),
             tuple(sorted(targets)),
             tuple(wholes.get(index, [])),
+            even=graph.even,
         )
 
     return [sweep(index) for index in range(last + 1)]

@@ -309,6 +309,7 @@ class Programs:
         limits, options = self.settings.limits(shared=not self.devices), self._options(training)
         if always_streams or self.bags or self.split is not None:
             limits = replace(limits, plain=0)
+        graph.even = bool(self.devices)
         return Planner(graph, limits, options, self._cuts, self.split)
 
     def _options(self, training: bool) -> Options:

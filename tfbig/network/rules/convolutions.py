@@ -102,6 +102,7 @@ def convolution(call: Call) -> int:
         im2col=_size(kernel) // int(kernel.shape[-1]),
         phase=phase_layout.strided(kernel, model_axes, layer.use_bias) if planar else None,
         any_channels=layer.groups == 1,
+        around=kernels.accepts_more(axes),
         compiled=layer.groups > 1,
         low_rank=low_rank,
     )
@@ -123,6 +124,7 @@ def depthwise(call: Call) -> int:
         lambda x, kernel, strip: kernels.depthwise_convolution(x, kernel, axes, strip),
         model_axes,
         layer.kernel,
+        around=kernels.accepts_more(axes),
         any_channels=True,
     )
 
@@ -144,6 +146,7 @@ def separable(call: Call) -> int:
         channels=int(deep.shape[-2] * deep.shape[-1]),
         name="depthwise",
         operations=2 * _size(deep),
+        around=kernels.accepts_more(axes),
     )
     point = (Window(),) * len(axes)
     return _linear(

@@ -71,6 +71,7 @@ def _convolved(
     multiplications: int,
     channels: int | None = None,
     name: str = "",
+    around: bool = False,
 ) -> int:
     """Add an image `function(x, kernel, strip)`; its axes and kernel are in the order of the graph."""
 
@@ -87,6 +88,7 @@ def _convolved(
         channels=channels,
         name=name,
         operations=2 * multiplications,
+        around=around,
     )
 
 
@@ -104,6 +106,7 @@ def convolution(call: Call) -> int:
         lambda x, weight, strip: kernels.convolution(x, weight, axes, 1, strip),
         image,
         prod(kernel.shape),
+        around=kernels.accepts_more(axes),
     )
 
 
@@ -126,6 +129,7 @@ def _depthwise(call: Call, kernel: Operand, image: int, name: str = "") -> int:
         prod(kernel.shape),
         kernel.shape[-2] * kernel.shape[-1],
         name,
+        kernels.accepts_more(axes),
     )
 
 
