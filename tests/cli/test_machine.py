@@ -6,6 +6,8 @@ import pytest
 from cli_runs import MIL, run_segmentation
 
 import train
+from tfbig.cli import machine
+from tfbig.cli.settings import training
 from tfbig.system import budget
 
 
@@ -26,6 +28,14 @@ def test_memory_of_plain_keras(mode, available, warned, data, tmp_path, monkeypa
     errors = capsys.readouterr().err
     assert ("step of plain Keras on the largest image is planned to take" in errors) == warned
     assert ("0.0 GiB are available" in errors) == warned
+
+
+def test_budgets_that_are_given_stay():
+    flags = ["--host-memory", "3GB", "--disk", "5GB", "--device-memory", "1GB"]
+    settings = machine.fixed_budget(training.parse([*MIL, *flags]))
+    assert (settings.host_memory, settings.disk, settings.device_memory) == ("3GB", "5GB", "1GB")
+    fixed = machine.fixed_budget(training.parse(MIL))
+    assert int(fixed.host_memory) > 0 and int(fixed.disk) >= 0
 
 
 def test_cluster_without_this_worker(tmp_path, monkeypatch, capsys):

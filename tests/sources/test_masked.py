@@ -220,6 +220,19 @@ def test_bad_input(mask: np.ndarray, options: dict[str, Any], message: str) -> N
     assert "\n" not in str(raised.value)
 
 
+def test_pixels_of_one_colour_are_left_out() -> None:
+    """A cell is background if all of its pixels have the colour; no pixel changes."""
+    array = np.full((8, 12, 2), (7, 9), np.uint8)
+    array[1, 2], array[6, 11, 1] = (7, 8), 200
+    masked_image = Masked.without(ArraySource(array), (7, 9), cell=4)
+    background = masked_image.background
+    assert background is not None and background.cell == 4
+    assert background.foreground.tolist() == [[True, False, False], [False, False, True]]
+    np.testing.assert_array_equal(read_all(masked_image), array)
+    with pytest.raises(SourceError, match=r"nearest colour of .* is \[7, 9\]"):
+        Masked.without(ArraySource(array), (7, 11), cell=4)
+
+
 def test_bad_cells() -> None:
     gray = sources.open(np.zeros((40, 60), np.float16))
     with pytest.raises(

@@ -183,6 +183,9 @@ def test_crops(tmp_path: Path) -> None:
         assert not array(one.labels)[:, 10:].any() and not array(one.image)[:, 10:].any()  # padding
     centred = draw(data.train.items, (2, 2, 2), 20, [0], PREPARATION, foreground=1.0)
     assert all(array(crop.labels).any() for crop in centred)
+    part = (SIZE[0], SIZE[1] - 1, SIZE[2] - 1)
+    for crop in draw(data.train.items, part, 20, [0], PREPARATION, foreground=1.0):
+        assert array(crop.image).shape[:3] == part  # labels near the end move the crop inside
     mirrored = draw(data.train.items, None, 4, [0], PREPARATION, mirror=True)
     plain = draw(data.train.items, None, 4, [0], PREPARATION)
     assert (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import tifffile
@@ -12,6 +13,7 @@ from cli_runs import metrics, predictions
 
 import train
 from tfbig.cli.main import main
+from tfbig.cli.settings import training
 from tfbig.cli.tasks import instances
 from tfbig.metrics import Matches
 
@@ -36,6 +38,19 @@ def legends(view: Path) -> dict[str, list[str]]:
     """Return the names of the classes of each overlay of a view."""
     overlays = json.loads(view.read_text())["overlays"]
     return {each["name"]: [name for _, name in each["legend"]] for each in overlays}
+
+
+def test_the_network_divides_bytes_by_255(tmp_path: Path) -> None:
+    data = write_discs(tmp_path / "data", 10)
+    task = instances.InstancesTask()
+    flags = ["--task", "instances", "--data", str(data), "--crop", "64x64"]
+    flags += ["--percentiles", "1", "99.8"]
+    settings = training.parse(flags)
+    network = task.network(settings, task.load(settings))
+    scaling = next(
+        layer for layer in network.layers if isinstance(layer, keras.layers.Normalization)
+    )
+    assert (scaling.input_mean, scaling.input_variance) == ([0.0], [255.0**2])
 
 
 @pytest.mark.slow

@@ -94,6 +94,20 @@ def raising(error: Exception, *failing: int) -> Callable[[int], float]:
     return accuracy
 
 
+def test_few_runs_are_printed_each() -> None:
+    names = [f"seed {seed}" for seed in range(6)]
+    row = {"metric": "auc", "mean": 0.5, **dict.fromkeys(names, 0.25)}
+    assert "seed 4" not in run_series._text([row], names)
+    few = {name: value for name, value in row.items() if name != "seed 5"}
+    assert "seed 4" in run_series._text([few], names[:5])
+
+
+def test_settings_of_a_series(settings: TrainSettings) -> None:
+    series = [Member(seed, fold, True) for fold in (0, 1) for seed in (5, 3, 4)]
+    saved = run_series._of_series(settings, series)
+    assert (saved.seed, saved.seeds, saved.folds, saved.fold) == (3, 3, 2, None)
+
+
 def test_means_and_deviations() -> None:
     runs: dict[str, dict[str, Any]] = {
         f"seed {seed}": {"mode": "offload", "epochs": 3, "auc": value, "auc_low": 0.0, "odd": odd}

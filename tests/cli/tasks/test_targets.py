@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,9 @@ from scipy import stats
 
 import train
 from tfbig import SourceError, survival
+from tfbig.cli.data.run_data import Data
 from tfbig.cli.main import main
+from tfbig.cli.settings import training
 from tfbig.cli.tasks import regression_target, survival_target, targets
 from tfbig.cli.tasks.regression_target import RegressionTarget
 from tfbig.cli.tasks.survival_target import SurvivalTarget
@@ -282,6 +285,16 @@ def test_values_are_scaled_back():
     target = RegressionTarget(100, 10)
     np.testing.assert_allclose(target.labels(part, None), [[-1], [1]])
     np.testing.assert_allclose(target.predicted(np.array([[-1], [0.5]])), [[90], [105]])
+
+
+def test_the_scale_of_a_saved_run_stays():
+    """A run that is evaluated or continued keeps the scale that its own training set had."""
+    part = BagSet((), np.array([[90.0], [110.0]]))
+    data = Data(part, part, part)
+    for given, expected in (((1.0, 2.0), (1.0, 2.0)), (None, (100, 10))):
+        settings = training.parse(["--task", "mil", "--target", "regression"])
+        decided = targets.decided(replace(settings, value_scale=given), data)
+        assert decided["value_scale"] == expected
 
 
 def test_all_targets_are_offered():

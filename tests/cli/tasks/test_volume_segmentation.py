@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import nibabel
 import numpy as np
@@ -13,7 +14,10 @@ from volume_files import write_series
 from volume_sets import SMALL, decathlon, nnunet
 
 import tfbig
+from tfbig.cli.data import volume_cases
 from tfbig.cli.main import main
+from tfbig.cli.settings import training
+from tfbig.cli.tasks.volume_segmentation import VolumeSegmentation
 from tfbig.results import slide_viewer
 
 WHOLE = ["--crop", "whole", "--quiet", *SMALL]
@@ -23,6 +27,30 @@ WHOLE = ["--crop", "whole", "--quiet", *SMALL]
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.mark.parametrize("augment", ["none", "mirror"])
+def test_crops_are_mirrored_as_said(
+    augment: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nnunet(here / "set")
+    argv = ["--task", "volume-segmentation", "--data", "set", "--augment", augment, *SMALL]
+    settings = training.parse([*argv, "--crop", "4x8x8"])
+    task = VolumeSegmentation()
+    drawn: list[Any] = []
+
+    def draws(*arguments: Any) -> list[Any]:
+        drawn.append(arguments)
+        return []
+
+    def drawing(settings: Any, data: Any, draw: Any) -> list[Any]:
+        return draw([0, 1])
+
+    monkeypatch.setattr(volume_cases, "draw", draws)
+    monkeypatch.setattr(task, "epochs_of", drawing)
+    task.training(settings, task.load(settings))
+    (arguments,) = drawn
+    assert arguments[-2:] == (settings.foreground, augment == "mirror")
 
 
 @pytest.mark.slow
