@@ -1,18 +1,22 @@
 """Compare the losses of accumulated training with those of whole-bag training (the first figure of ABMIL-ACC).
 
     python recipes/experiments/mil_loss.py [--lr 1e-6 --epochs 10 --bags 8 --instances 32 --side 84]
+    python recipes/experiments/mil_loss.py --data FOLDER --lr 5e-5 --cases without
     python recipes/experiments/mil_loss.py --draw benchmarks/results.jsonl
 
 ResNet-18 and ABMIL, float32, Adam, weight decay 1e-3, one step per epoch over all bags, from the same weights: whole
 bags, slices of a quarter of a bag, and plain Keras with whole bags in float32 and float64; with exact
 BatchNormalization, with the statistics of each slice as in the paper, and without BatchNormalization. Prints one JSON
-line. The second command writes `mil_loss.png` from the last line of each learning rate: that of the paper, 5e-5, where
-Adam multiplies a difference of rounding at every step, and 1e-6, where it does not.
+line. The second command takes the first `--bags` training bags of FOLDER, which
+`python -m tfbig.recipes.write_qmnist_bags FOLDER --data IDX_FILES` wrote, and makes one step per bag, in their order, as
+`recipes/abmil-acc-qmnist-as-published.yaml` does. The third writes `mil_loss.png` from the last line of each learning
+rate: that of the paper, 5e-5, where Adam multiplies a difference of rounding at every step, and 1e-6, where it does not.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import sys
@@ -37,16 +41,39 @@ PAIRS = {
     "a quarter at once against plain Keras": ("a quarter at once", "plain Keras"),
     "a quarter at once against float64": ("a quarter at once", "plain Keras, float64"),
     "plain Keras against float64": ("plain Keras", "plain Keras, float64"),
+    "plain Keras against whole bags": ("plain Keras", "whole bags"),
 }
 """Which differences are drawn: what, and against what."""
 STYLES = {"whole bags": "C0-", "a quarter at once": "C1--", "a quarter, statistics of each": "C2--"}
 """Line styles of the runs whose losses are drawn."""
 DRAWN = (5e-5, 1e-6)
 """Learning rates that are drawn."""
+CASES = {"with BatchNormalization": True, "without": False}
+"""Which networks are trained, and whether they have BatchNormalization."""
+
+
+def drawn_bags(arguments):
+    """Compose bags of drawn shapes."""
+    from tfbig.mil import generate
+
+    pool, classes = generate.shapes(600, arguments.side)
+    key = generate.SHAPES.index("ring")
+    return generate.compose(pool, classes, key, arguments.bags, arguments.instances, 0.25)
+
+
+def bags_of(folder, count):
+    """Open the first `count` training bags of a folder of `write_qmnist_bags`."""
+    from tfbig import mil
+    from tfbig.recipes.write_qmnist_bags import CLASSES
+
+    table = csv.DictReader((folder / "bags.csv").read_text().splitlines())
+    rows = [row for row in table if row["split"] == "train"][:count]
+    paths = [str(folder / row["bag"]) for row in rows]
+    return mil.read_bags(paths, [CLASSES.index(row["label"]) for row in rows], len(CLASSES))
 
 
 def losses(arguments, data, has_norm, share=1, plain=False, norm="exact", dtype="float32"):
-    """Return the training loss of every epoch."""
+    """Return the training loss of every epoch, the mean over its bags."""
     import keras
     import tensorflow as tf
 
@@ -54,7 +81,7 @@ def losses(arguments, data, has_norm, share=1, plain=False, norm="exact", dtype=
     from tfbig.models import encoders
     from tfbig.models.pooling import ABMIL
 
-    shape = (arguments.side, arguments.side, 3)
+    instances, *shape = data.bags[0].shape
     keras.config.set_floatx("float32")  # all runs draw the same initial weights
     keras.config.set_dtype_policy("float32")
     keras.utils.set_random_seed(1)
@@ -62,12 +89,12 @@ def losses(arguments, data, has_norm, share=1, plain=False, norm="exact", dtype=
     keras.config.set_floatx(dtype)
     keras.config.set_dtype_policy(dtype)
     encoder = encoders.make("resnet18", shape, norm=has_norm)
-    model = mil.MIL(encoder, ABMIL(2), arguments.instances // share, norm=norm)
+    model = mil.MIL(encoder, ABMIL(2), instances // share, norm=norm)
     model.set_weights(weights)
     model = model.twin if plain else model
-    steps = len(data.bags)
+    accumulated = None if arguments.data else len(data.bags)
     model.compile(
-        optimizers.CoupledAdam(arguments.lr, l2=1e-3, gradient_accumulation_steps=steps),
+        optimizers.CoupledAdam(arguments.lr, l2=1e-3, gradient_accumulation_steps=accumulated),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         jit_compile=False,
     )
@@ -135,30 +162,30 @@ def main():
     parser.add_argument("--side", type=int, default=84)
     parser.add_argument("--lr", type=float, default=1e-6)
     parser.add_argument("--runs", nargs="+", choices=list(RUNS), default=list(RUNS))
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--data", type=Path, help="folder of bags; drawn shapes by default")
     parser.add_argument("--out", default=str(ROOT / "benchmarks" / "mil_loss.png"))
     parser.add_argument("--draw", help="file of results to draw; nothing is trained")
     arguments = parser.parse_args()
-    size = [arguments.bags, arguments.instances, arguments.side, arguments.side, 3]
     if arguments.draw:
+        size = [arguments.bags, arguments.instances, arguments.side, arguments.side, 3]
         draw(drawn_lines(arguments.draw, size), arguments.out)
         return
-    from tfbig.mil import generate
-
-    pool, classes = generate.shapes(600, arguments.side)
-    key = generate.SHAPES.index("ring")
-    data = generate.compose(pool, classes, key, arguments.bags, arguments.instances, 0.25)
+    data = bags_of(arguments.data, arguments.bags) if arguments.data else drawn_bags(arguments)
     cases = {}
-    for name, has_norm in (("with BatchNormalization", True), ("without", False)):
+    for name in arguments.cases:
         runs = {run: options for run, options in RUNS.items() if run in arguments.runs}
-        if not has_norm:
+        if not CASES[name]:
             runs.pop("a quarter, statistics of each", None)
         losses_of_runs = {
-            run: losses(arguments, data, has_norm, **options) for run, options in runs.items()
+            run: losses(arguments, data, CASES[name], **options) for run, options in runs.items()
         }
         cases[name] = {"losses": losses_of_runs, "differences": differences(losses_of_runs)}
         worst = {pair: max(values) for pair, values in cases[name]["differences"].items()}
         print(name, {pair: f"{value:.1e}" for pair, value in worst.items()}, file=sys.stderr)
-    print(report.line("mil_loss", size, learning_rate=arguments.lr, cases=cases))
+    case = "mil_loss qmnist" if arguments.data else "mil_loss"
+    size = [len(data.bags), *data.bags[0].shape]
+    print(report.line(case, size, learning_rate=arguments.lr, cases=cases))
 
 
 if __name__ == "__main__":
