@@ -8,9 +8,10 @@ ResNet-18 and ABMIL, float32, Adam, weight decay 1e-3, one step per epoch over a
 bags, slices of a quarter of a bag, and plain Keras with whole bags in float32 and float64; with exact
 BatchNormalization, with the statistics of each slice as in the paper, and without BatchNormalization. Prints one JSON
 line. The second command takes the first `--bags` training bags of FOLDER, which
-`python -m tfbig.recipes.write_qmnist_bags FOLDER --data IDX_FILES` wrote, and makes one step per bag, in their order, as
+`python -m tfbig.recipes.write_qmnist_bags` wrote, and makes one step per bag, in their order, as
 `recipes/abmil-acc-qmnist-as-published.yaml` does. The third writes `mil_loss.png` from the last line of each learning
-rate: that of the paper, 5e-5, where Adam multiplies a difference of rounding at every step, and 1e-6, where it does not.
+rate: that of the paper, 5e-5, where Adam multiplies a difference of rounding at every step, and 1e-6, where it does
+not.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Compare methods on UltraMNIST at 512 x 512 in equal memory: plain, downscaled, PatchGD, and exact streaming.
+r"""Compare methods on UltraMNIST at 512 x 512 in equal memory: plain, downscaled, PatchGD, and exact streaming.
 
     python recipes/experiments/ultramnist.py --data FOLDER_OF_IDX_FILES [--epochs 6 --images 4000 --memory 285MB]
+    python recipes/experiments/ultramnist.py --data FOLDER_OF_IDX_FILES --methods patchgd --inner-accumulate 1 2 4 \
+        --batch 16 --out epsilon.png
 
 Scaled to two cores: images of three digits of 14 or 28 rows whose sum is the label, one small network (five strided
 convolutions with BatchNormalization, a transformer over their map), Adam at 1e-3 with a cosine schedule. As in the
@@ -13,7 +15,9 @@ step:
     patchgd     patches of 256, one of four at a time, the mean of their gradients
     streamed    whole images strip by strip, exact, `Budget(host=...)`
 
-Each training has its own process. Writes `ultramnist.png` and prints one JSON line per method.
+The second command trains PatchGD three times: the optimizer takes a step after every 1, 2 or 4 of the four patches,
+with the mean of their gradients (epsilon in the paper), and the cosine has as many steps. Each training has its own
+process. Writes `ultramnist.png`, or `--out`, and prints one JSON line per training.
 """
 
 from __future__ import annotations
@@ -39,6 +43,8 @@ SIDE, PATCH, LATENT, FACTORS, COUNTS = 512, 256, 64, (1, 1), (3,)
 SINGLE = 64
 METHODS = ("plain", "downscaled", "patchgd", "streamed")
 BATCHES = (32, 16, 8, 4, 2)
+PATCHES = (SIDE // PATCH) ** 2
+"""Patches of an image, of which PatchGD encodes one in each inner step."""
 
 
 def single_digits(data, part, per_class):
@@ -69,7 +75,7 @@ def pretrain(data, path, epochs=6):
     return {"single_digit_accuracy": model.evaluate(*test, verbose=0)[1]}
 
 
-def build(method, weights, memory):
+def build(method, weights, memory, inner_accumulate=None):
     """Return the network of a method, not compiled."""
     import tfbig
     from tfbig.models import encoders, latent
@@ -81,7 +87,7 @@ def build(method, weights, memory):
         encoder = encoders.make("strided", shape, latent=LATENT, pooled=False)
         encoder.get_layer("strided").set_weights(trained.get_weights())
         head, image = latent.transformer_head(10, LATENT), (SIDE, SIDE, 1)
-        return tfbig.PatchGD(encoder, head, PATCH, accumulate=None, image_shape=image)
+        return tfbig.PatchGD(encoder, head, PATCH, accumulate=inner_accumulate, image_shape=image)
     side = SIDE // 2 if method == "downscaled" else SIDE
     plain = latent.baseline("strided", (side, side, 1), 10, "transformer", LATENT, LATENT)
     plain.get_layer("strided").set_weights(trained.get_weights())
@@ -121,8 +127,10 @@ def trained(method, arguments):
     import tfbig
 
     keras.utils.set_random_seed(arguments.seed)
-    model = build(method, arguments.weights, arguments.memory)
-    steps = arguments.images // arguments.batch * arguments.epochs
+    (inner_accumulate,) = arguments.inner_accumulate or [None]
+    model = build(method, arguments.weights, arguments.memory, inner_accumulate)
+    steps_per_batch = PATCHES // (inner_accumulate or PATCHES)
+    steps = arguments.images // arguments.batch * arguments.epochs * steps_per_batch
     schedule = keras.optimizers.schedules.CosineDecay(1e-3, steps)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(schedule), loss, metrics=["accuracy"])
@@ -158,20 +166,37 @@ def own_process(method, arguments, weights, **options):
         "weights": weights,
         **options,
     }
-    words = [f"--{key}={value}" for key, value in flags.items()]
+    words = [f"--{key.replace('_', '-')}={value}" for key, value in flags.items()]
     return report.in_own_process([__file__, "--only", method, *words])
 
 
-def largest_batch(method, arguments, weights):
+def trainings(arguments):
+    """Return `(method, options)` of each training: that of PatchGD once for every `--inner-accumulate`."""
+    epsilons = [{"inner_accumulate": n} for n in arguments.inner_accumulate or ()] or [{}]
+    return [
+        (method, options)
+        for method in arguments.methods
+        for options in (epsilons if method == "patchgd" else [{}])
+    ]
+
+
+def largest_batch(method, arguments, weights, **options):
     """Return the first of `BATCHES` whose training stays within the memory; the smallest if none does."""
     from tfbig.system.budget import parse_bytes
 
     for batch in BATCHES:
-        above = own_process(method, arguments, weights, batch=batch, steps=6)["above_bytes"]
+        figures = own_process(method, arguments, weights, batch=batch, steps=6, **options)
+        above = figures["above_bytes"]
         print(f"{method}, batch {batch}: {above / 1e6:.0f} MB", file=sys.stderr)
         if above <= parse_bytes(arguments.memory):
             break
     return batch
+
+
+def label_of(line):
+    """Return how a training is called in the figure."""
+    epsilon = line.get("inner_accumulate")
+    return f"{line['method']}, epsilon {epsilon}" if epsilon else line["method"]
 
 
 def draw(lines, path):
@@ -182,9 +207,9 @@ def draw(lines, path):
     accuracy, memory = figure.subplots(1, 2, width_ratios=(1.3, 1))
     for line in lines:
         curve = [row[3] for row in line["history"]]
-        label = f"{line['method']}, batch {line['batch']}"
+        label = f"{label_of(line)}, batch {line['batch']}"
         accuracy.plot(range(1, len(curve) + 1), curve, "o-", label=label)
-        memory.bar(line["method"], line["above_bytes"] / 1e6)
+        memory.bar(label_of(line), line["above_bytes"] / 1e6)
     accuracy.set(xlabel="epoch", ylabel="accuracy on unseen images", ylim=0)
     accuracy.legend()
     accuracy.grid(alpha=0.3)
@@ -201,10 +226,19 @@ def main():
     parser.add_argument("--memory", default="285MB")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
+    parser.add_argument(
+        "--inner-accumulate",
+        nargs="+",
+        type=int,
+        choices=[n for n in range(1, PATCHES + 1) if PATCHES % n == 0],
+        help=f"for patchgd: inner steps whose gradients make a step, of {PATCHES} (default: all)",
+    )
     parser.add_argument("--out", default=str(ROOT / "benchmarks" / "ultramnist.png"))
     parser.add_argument("--only", choices=[*METHODS, "pretrain"], help="in this process")
     parser.add_argument("--weights", help="file of the backbone's weights; trained by default")
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument(
+        "--batch", type=int, help="of every method; by default the largest that fits"
+    )
     parser.add_argument("--steps", type=int, default=0, help="no more, and memory alone")
     arguments = parser.parse_args()
     if arguments.only:
@@ -220,9 +254,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         weights = arguments.weights or str(Path(folder) / "backbone.weights.h5")
         shared = {} if arguments.weights else own_process("pretrain", arguments, weights)
-        for method in arguments.methods:
-            batch = largest_batch(method, arguments, weights)
-            figures_of_run = own_process(method, arguments, weights, batch=batch)
+        for method, options in trainings(arguments):
+            batch = arguments.batch or largest_batch(method, arguments, weights, **options)
+            figures_of_run = own_process(method, arguments, weights, batch=batch, **options)
             figures_of_run["history"] = [
                 [round(n, 4) for n in row] for row in figures_of_run["history"]
             ]
@@ -235,12 +269,13 @@ def main():
                 "accuracy": figures_of_run["history"][-1][3],
                 "standard_error": round(error, 4),
             }
-            settings = {"method": method, "batch": batch, "memory": arguments.memory}
+            settings = {"method": method, **options, "batch": batch, "memory": arguments.memory}
             settings |= {
                 key: getattr(arguments, key) for key in ("epochs", "images", "tests", "seed")
             }
+            case = "ultramnist epsilon" if options else "ultramnist"
             line = report.line(
-                "ultramnist", [SIDE, SIDE, 1], **settings, **shared, **figures, **figures_of_run
+                case, [SIDE, SIDE, 1], **settings, **shared, **figures, **figures_of_run
             )
             print(line, flush=True)
             lines.append(json.loads(line))
