@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import dataset_folders
 import numpy as np
 import pytest
 from PIL import Image
 from samples import ROOT
 
-from recipes.experiments import mil_loss, scaling
+from recipes.experiments import mil_loss, scaling, ultramnist
+from tfbig.models import encoders
+from tfbig.recipes import write_qmnist_bags
 
 
 def printed(script: str, *words: object) -> list[dict]:
@@ -62,6 +66,57 @@ def test_drawn_lines_of_mil_loss(tmp_path: Path) -> None:
     ]
     mil_loss.draw(drawn, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_mil_loss_of_bags_of_a_folder(tmp_path: Path) -> None:
+    """The first training bags, one step per bag; equal weights have equal losses before the first step."""
+    dataset_folders.qmnist(tmp_path / "digits")
+    small = ("--bags", "3", "1", "1", "--instances", "8", "--tile", "32")
+    digits = str(tmp_path / "digits/QMNIST/raw")
+    write_qmnist_bags.main([str(tmp_path / "bags"), "--data", digits, *small])
+    words = ("--data", tmp_path / "bags", "--bags", 1, "--epochs", 2, "--cases", "without")
+    (one,) = printed("mil_loss.py", *words, "--runs", "whole bags", "a quarter at once")
+    assert (one["case"], one["size"]) == ("mil_loss qmnist", [1, 8, 32, 32, 1])
+    losses = one["cases"]["without"]["losses"]
+    assert losses["a quarter at once"] == pytest.approx(losses["whole bags"], rel=1e-5)
+    data = mil_loss.bags_of(tmp_path / "bags", 2)
+    assert [bag.name for bag in data.bags] == [
+        str(tmp_path / "bags" / f"train-{number}.npy") for number in range(2)
+    ]
+    assert data.labels.tolist() == [1, 0]
+
+
+@pytest.mark.slow
+def test_ultramnist_by_inner_steps(tmp_path: Path) -> None:
+    """PatchGD is trained once for each number of inner steps, in batches of the given size."""
+    dataset_folders.digits(tmp_path, ("train", "t10k"), count=400)
+    side, weights = ultramnist.SINGLE, tmp_path / "backbone.weights.h5"
+    encoders.make("strided", (side, side, 1)).save_weights(weights)
+    words = ("--methods", "patchgd", "--inner-accumulate", 1, 4, "--batch", 5, "--epochs", 1)
+    size = ("--images", 10, "--tests", 10, "--weights", weights, "--out", tmp_path / "epsilon.png")
+    lines = printed("ultramnist.py", "--data", tmp_path, *words, *size)
+    assert [(x["case"], x["inner_accumulate"]) for x in lines] == [
+        ("ultramnist epsilon", 1),
+        ("ultramnist epsilon", 4),
+    ]
+    assert {x["batch"] for x in lines} == {5}
+    assert all(0 <= x["accuracy"] <= 1 for x in lines)
+    assert (tmp_path / "epsilon.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_trainings_of_ultramnist() -> None:
+    """Each method once, and PatchGD once for each number of inner steps, if there are any."""
+    given = argparse.Namespace(methods=("plain", "patchgd"), inner_accumulate=[1, 2])
+    assert ultramnist.trainings(given) == [
+        ("plain", {}),
+        ("patchgd", {"inner_accumulate": 1}),
+        ("patchgd", {"inner_accumulate": 2}),
+    ]
+    given.inner_accumulate = None
+    assert ultramnist.trainings(given) == [("plain", {}), ("patchgd", {})]
+    assert ultramnist.label_of({"method": "patchgd"}) == "patchgd"
+    assert ultramnist.label_of({"method": "patchgd", "inner_accumulate": 2}) == "patchgd, epsilon 2"
 
 
 @pytest.fixture
