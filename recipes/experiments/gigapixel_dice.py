@@ -4,9 +4,9 @@
     python -m tfbig_command evaluate runs/fast --data OTHERS --out runs/others
     python recipes/experiments/gigapixel_dice.py runs/fast runs/others [--plot benchmarks/gigapixel_dice.png]
 
-Prints one JSON line for each folder of a training run or an evaluation: the settings, the steps, mean and standard
-deviation of Dice over the slides, and Dice, precision and sensitivity of each. `--plot` draws the learning curves of
-the training runs. SLIDES and OTHERS hold slides and `slides.csv`; docs/measured.md says which slides were measured.
+Prints one JSON line for each folder of a training run or an evaluation: the settings, the epochs, the last validation
+loss and Dice, mean and standard deviation of Dice over the test slides, and Dice, precision and sensitivity of each.
+`--plot` draws the learning curves of the training runs. SLIDES and OTHERS hold slides and `slides.csv`; docs/measured.md says which slides were measured.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ sys.path[0] = str(ROOT)
 
 from benchmarks import report
 
+KEPT = ("test_", "val_")
+"""Starts of the names of metrics that a line has."""
 SETTINGS = ("mode", "crop", "crops", "augment", "optimizer", "lr", "epsilon", "schedule", "seed")
 
 
@@ -40,7 +42,7 @@ def figures(run: Path) -> dict[str, Any]:
         }
         for row in csv.DictReader((run / "predictions.csv").read_text().splitlines())
     }
-    means = {key: round(value, 4) for key, value in metrics.items() if key.startswith("test_")}
+    means = {key: round(value, 4) for key, value in metrics.items() if key.startswith(KEPT)}
     trained = {"epochs": metrics["epochs"]} if "epochs" in metrics else {"evaluated": True}
     return {**{name: config[name] for name in SETTINGS}, **trained, **means, "slides": slides}
 
