@@ -4,9 +4,10 @@
     python -m tfbig_command evaluate runs/fast --data OTHERS --out runs/others
     python recipes/experiments/gigapixel_dice.py runs/fast runs/others [--plot benchmarks/gigapixel_dice.png]
 
-Prints one JSON line for each folder of a training run or an evaluation: the settings, the epochs, the last validation
-loss and Dice, mean and standard deviation of Dice over the test slides, and Dice, precision and sensitivity of each.
-`--plot` draws the learning curves of the training runs. SLIDES and OTHERS hold slides and `slides.csv`; docs/measured.md says which slides were measured.
+Prints one JSON line for each folder of a training run or an evaluation: the settings, the epochs, the validation loss
+and Dice, mean and standard deviation of Dice over the test slides, and Dice, precision and sensitivity of each.
+`--plot` draws the learning curves of the training runs. SLIDES and OTHERS hold slides and `slides.csv`;
+docs/measured.md says which slides were measured.
 """
 
 from __future__ import annotations
