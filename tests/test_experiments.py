@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from samples import ROOT
 
-from recipes.experiments import mil_loss, scaling, ultramnist
+from recipes.experiments import gigapixel_dice, mil_loss, scaling, ultramnist
 from tfbig.models import encoders
 from tfbig.recipes import write_qmnist_bags
 
@@ -117,6 +117,22 @@ def test_trainings_of_ultramnist() -> None:
     assert ultramnist.trainings(given) == [("plain", {}), ("patchgd", {})]
     assert ultramnist.label_of({"method": "patchgd"}) == "patchgd"
     assert ultramnist.label_of({"method": "patchgd", "inner_accumulate": 2}) == "patchgd, epsilon 2"
+
+
+def test_figures_of_gigapixel_dice(tmp_path: Path) -> None:
+    """The settings, the validation and test metrics, rounded, and a row for each slide."""
+    settings = dict.fromkeys(gigapixel_dice.SETTINGS, 1)
+    (tmp_path / "config.yaml").write_text(json.dumps({**settings, "task": "segmentation"}))
+    metrics = {"epochs": 7, "loss": 0.5, "val_loss": 0.06666, "test_dice": 0.74321}
+    (tmp_path / "metrics.json").write_text(json.dumps(metrics))
+    (tmp_path / "predictions.csv").write_text("slide,dice,precision,sensitivity\na,0.74321,0.5,1\n")
+    assert gigapixel_dice.figures(tmp_path) == {
+        **settings,
+        "epochs": 7,
+        "val_loss": 0.0667,
+        "test_dice": 0.7432,
+        "slides": {"a": {"dice": 0.7432, "precision": 0.5, "sensitivity": 1.0}},
+    }
 
 
 @pytest.fixture
