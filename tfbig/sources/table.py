@@ -246,6 +246,22 @@ class Table:
                 "in one. Correct the splits, or leave out the column split to draw them by case."
             )
 
+    def files_in_two_splits(self, column: str) -> dict[Path, tuple[Row, Row]]:
+        """Return the files that are in two splits, and two rows with each; links are followed.
+
+        Args:
+            column: Column of the path of a row, of several, or of None.
+        """
+        first: dict[Path, Row] = {}
+        twice: dict[Path, tuple[Row, Row]] = {}
+        for row in self.rows:
+            found = row.get(column) or ()
+            for path in [found] if isinstance(found, str | Path) else found:
+                other = first.setdefault(Path(path).resolve(), row)
+                if row["split"] and other["split"] and row["split"] != other["split"]:
+                    twice.setdefault(Path(path), (other, row))
+        return twice
+
     def check_inside(self, paths: Iterable[PathLike], *folders: PathLike) -> None:
         """Check that files are in the folder of the table or in other ones, after following links and `..`.
 

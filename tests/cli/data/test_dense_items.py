@@ -94,8 +94,8 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines() == [
         "mode offload, precision float32, seed 3",
         "training on 5 crops of 8x8 from a",
-        "validating on all of b, not trained on",
-        "testing on all of c, not trained on",
+        "validating on all of b",
+        "testing on all of c",
     ]
     dense_items.print_splits(Namespace(test_only="run"), data)
     assert capsys.readouterr().out == "evaluating run on c\n"

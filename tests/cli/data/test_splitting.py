@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tfbig import SourceError
 from tfbig.cli.data import splitting
 from tfbig.cli.paths import FlagError
-from tfbig.sources.table import SPLITS, Table, cases_of
+from tfbig.sources.table import SPLITS, Row, Table, cases_of
 
 TABLE = Table.of("t.csv", [{"image": f"{number}.png", "label": number % 2} for number in range(20)])
 
@@ -93,6 +93,40 @@ def test_a_case_in_two_splits_is_refused(column, several):
     Table.of(
         "t.csv", [{"split": "train"}, {column: "", "split": "test"}, {column: "", "split": ""}]
     ).check_cases()
+
+
+@pytest.mark.parametrize("column", ["path", "files", "images"])
+def test_a_file_in_two_splits_is_said(column, tmp_path, capsys):
+    """A file is trained on and judged under two names, of which one may be a link; it may be twice in one split."""
+    (tmp_path / "a.png").touch()
+    (tmp_path / "link.png").symlink_to("a.png")
+    paths = [tmp_path / name for name in ("a.png", "b.png", "link.png")]
+    cells = [p if column == "path" else (p, tmp_path / f"{n}.npy") for n, p in enumerate(paths)]
+    rows = [
+        Row({column: cell, "split": "train"}, f"t.csv: line {n}") for n, cell in enumerate(cells)
+    ]
+    missing = Row({column: None, "split": "test"}, "t.csv: line 9")
+    splitting.with_splits(Table.of("t.csv", [*rows, missing]), settings(), files=column)
+    table = Table.of("t.csv", [*rows[:2], rows[2] | {"split": "val"}])
+    splitting.with_splits(table, settings(test_only="run"), files=column)  # trains on nothing
+    splitting.with_splits(table, settings(), files=None)
+    assert not capsys.readouterr().err
+    splitting.with_splits(table, settings(), files=column)
+    said = (
+        f"1 file is in two splits, such as {paths[2]} in train by line 0 and in val by line 2: res"
+    )
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [{}, {"folds": 3}])
+def test_rows_of_one_file_need_one_case(flags, tmp_path, capsys):
+    """Splits and folds are drawn by case, so rows of one file may get two splits."""
+    cells = [{"label": "0", "path": tmp_path / f"{n % 6}.svs"} for n in range(12)]
+    cases = [row | {"case_id": f"P{n % 6}"} for n, row in enumerate(cells)]
+    splitting.with_splits(Table.of("t.csv", cases), settings(**flags))
+    assert not capsys.readouterr().err
+    splitting.with_splits(Table.of("t.csv", cells), settings(**flags))
+    assert "if splits are drawn, give both one case" in capsys.readouterr().err
 
 
 def test_a_split_that_is_none(run):

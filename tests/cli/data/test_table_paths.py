@@ -156,8 +156,8 @@ def test_patients_of_all_tasks(task: str, tmp_path: Path, monkeypatch: pytest.Mo
     data, found = tmp_path / "data", []
     with_splits = splitting.with_splits
 
-    def noting(*arguments: Any) -> Table:
-        found.append(with_splits(*arguments))
+    def noting(*arguments: Any, **options: Any) -> Table:
+        found.append(with_splits(*arguments, **options))
         return found[-1]
 
     monkeypatch.setattr(splitting, "with_splits", noting)

@@ -71,9 +71,9 @@ def print_splits(settings: Any, data: Any) -> None:
         "all of " if settings.crop == WHOLE else f"{settings.crops} crops of {settings.crop} from "
     )
     print(f"training on {crops}{names(data.train.items)}")
-    print(f"validating on all of {names(data.val.items)}, not trained on", flush=True)
+    print(f"validating on all of {names(data.val.items)}", flush=True)
     if data.test.items:
-        print(f"testing on all of {names(data.test.items)}, not trained on", flush=True)
+        print(f"testing on all of {names(data.test.items)}", flush=True)
 
 
 def missing_classes(items: Sequence[Any], count: int) -> list[int]:

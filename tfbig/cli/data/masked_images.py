@@ -61,7 +61,7 @@ def load(settings: MaskedSettings, open_row: Callable[[Row, Any], Any] | None = 
     """
     if settings.data is None:
         raise FlagError("--data FOLDER is missing: the folder of the images and their masks.")
-    table = splitting.with_splits(_table(Path(settings.data)), settings, "image")
+    table = splitting.with_splits(_table(Path(settings.data)), settings, "image", "files")
     if settings.confine:
         table.check_inside(file for row in table.rows for file in row["files"])
     opener: Callable[[Row, Any], Any] = open_row or _open

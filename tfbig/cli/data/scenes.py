@@ -168,14 +168,14 @@ def _with_splits(table: Table, settings: SceneSettings) -> Table:
     With a column `split`, a scene may be in several, with labels of different parts of it.
     """
     if "split" in table.columns:
-        return splitting.with_splits(table, settings)
+        return splitting.with_splits(table, settings, files=None)
     if len(table.rows) < 3 and not settings.test_only:
         raise SourceError(
             f"{table.path}: has {counted(len(table.rows), 'scene')} and no column split; expected at least 3 scenes, "
             "or a column with train and val. A scene may be in both, with labels of different parts of it."
         )
     drawn = table.with_rows(row | {"stratum": 0, "case_id": row["scene"]} for row in table.rows)
-    table = splitting.with_splits(drawn, settings)
+    table = splitting.with_splits(drawn, settings, files=None)
     present = {row["split"] for row in table.rows}
     if present == {"train", "test"}:  # few scenes: one for validation, none to test on
         next(row for row in reversed(table.rows) if row["split"] == "test")["split"] = "val"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from tfbig.cli import paths
+from tfbig.cli import machine, paths
 from tfbig.cli.data import side_tables, splits
 from tfbig.cli.data.folds import fold_rows
 from tfbig.cli.settings.yaml_flags import read_yaml
@@ -38,17 +38,47 @@ class SplitFlags(Protocol):
         """Seed of the run."""
 
 
-def with_splits(table: Table, settings: SplitFlags, key: str = "slide_id") -> Table:
+def with_splits(
+    table: Table, settings: SplitFlags, key: str = "slide_id", files: str | None = "path"
+) -> Table:
     """Find the `split` of each row of a table; rows whose `key` a file of splits does not name are dropped.
 
     In an evaluation of other data than those of the run, all rows without a split are for testing. Splits that are
     drawn depend on the table alone, not on which files are there: a run that is resumed when a missing file was added
     must not test on what it was trained on.
 
+    Args:
+        table: The table.
+        settings: Settings of the run.
+        key: Column of the names in a file of splits.
+        files: Column of the files; None if a file may be in two splits, with labels of different parts of it.
+
     Raises:
         SourceError: A split is none of the three, or in training a case is in several.
         FlagError: There are groups without folds.
     """
+    table = _split(table, settings, key)
+    if files is not None and not settings.test_only:
+        _warn_of_files(table, files)
+    return table
+
+
+def _warn_of_files(table: Table, column: str) -> None:
+    """Print to standard error which files are trained on and judged; of several workers the first does."""
+    twice = table.files_in_two_splits(column)
+    if twice and machine.is_chief():
+        path, (one, other) = next(iter(twice.items()))
+        are = "file is" if len(twice) == 1 else "files are"
+        print(
+            f"warning: {table.path}: {len(twice)} {are} in two splits, such as {path} in {one['split']} by {one.line} "
+            f"and in {other['split']} by {other.line}: results on them say nothing about other images. Remove a row "
+            "of each, or if splits are drawn, give both one case.",
+            file=sys.stderr,
+        )
+
+
+def _split(table: Table, settings: SplitFlags, key: str) -> Table:
+    """Return the table with the `split` of each row, see `with_splits`."""
     file, folds, group = (getattr(settings, name, None) for name in ("splits", "folds", "group"))
     if group and not folds:
         raise paths.FlagError(f"--group {group}: needs --folds. Add it.")

@@ -101,7 +101,7 @@ def load(settings: VolumeSegmentationSettings) -> Data:
         volumes = (path for row in table.rows for path in (*row["images"], row["labels"]))
         table.check_inside(file for volume in volumes for file in files_of(volume))
     table = table.with_rows(row | {"stratum": 0, "case_id": row["name"]} for row in table.rows)
-    table = splitting.with_splits(table, settings)
+    table = splitting.with_splits(table, settings, files="images")
     orientation = settings.orientation or _orientation(table.rows) or STORED
     decided = {"class_names": classes, "orientation": orientation}
     open_row = _opener(prepared_volumes.of_config(vars(settings) | decided), len(classes))
