@@ -2,13 +2,18 @@
 
 import numpy as np
 import pytest
+import tifffile
 from cli_runs import metrics, patchgd, run_patchgd
 from PIL import Image
 
 import train
 from tfbig import SourceError, sources
 from tfbig.cli.data import images, splits
+from tfbig.cli.main import main
+from tfbig.cli.settings.flag import to_save
 from tfbig.data.worker_shards import Shard
+from tfbig.results import model_card, pixel_sizes, run_folder
+from tfbig.tasks import TASKS
 
 
 def write_images(folder, rows, columns):
@@ -176,3 +181,85 @@ def test_augmentation_differs_between_epochs(cohort_table):
     plain = images.dataset(train_set, options)
     assert not any("?" in handle.numpy()[0].decode() for handle, _ in plain)
     assert isinstance(sources.resolve(epochs[0][0]), sources.AugmentedImage)
+
+
+def write_sized(folder, classes, size):
+    """Write images of two classes with pixels of a size in micrometres, or None if the files do not say it."""
+    resolution = {"resolution": (1e4 / size,) * 2, "resolutionunit": "CENTIMETER"} if size else {}
+    for name in classes:
+        (folder / name).mkdir(parents=True)
+        for number in range(6):
+            pixels = np.full((32, 32, 3), 20 * number, np.uint8)
+            path = folder / name / f"{number}.tif"
+            tifffile.imwrite(path, pixels, photometric="rgb", **resolution)
+
+
+def table_of_images(folder, classes):
+    """List the images of a folder in `images.csv`, each class once in every split, as images of a patient."""
+    splits_of = ["train"] * 2 + ["val"] * 2 + ["test"] * 2
+    rows = [
+        f"{name}/{number}.tif,{name},{split},p{number}"
+        for name in classes
+        for number, split in enumerate(splits_of)
+    ]
+    (folder / "images.csv").write_text("\n".join(["image,label,split,patient", *rows]))
+
+
+@pytest.mark.parametrize("kind", ["folder", "pictures"])
+@pytest.mark.parametrize("size", [0.25, None])
+def test_sizes_of_pixels(kind, size, tmp_path, capsys):
+    """A run records them, its card says them, and an evaluation and a prediction warn of others."""
+    data, other, run = (tmp_path / name for name in ("data", "other", "run"))
+    for folder, pixel in ((data, size), (other, 0.5)):
+        write_sized(folder, "ab", pixel)
+        if kind == "folder":
+            table_of_images(folder, "ab")
+    flags = ["--images", kind, "--side", "16"]
+    settings = train.settings_of(patchgd(*flags, "--data", str(data)))
+    found = images.load(settings)
+    assert "sizes of pixels" not in capsys.readouterr().err
+    run.mkdir()
+    splits.write_tables(found.table, found.failed, run)
+    rows = run_folder.read_rows(run / run_folder.SLIDES)
+    assert {row["image"] for row in rows} == {str(p) for p in data.glob("*/*.tif")}
+    assert sorted({row["label"] for row in rows}) == ["a", "b"]
+    run_folder.write_yaml(run / run_folder.CONFIG, to_save(settings))
+    run_folder.write_json(run / run_folder.METRICS, {"val_loss": 1.0})
+    card = model_card.write_card(run).read_text()
+    assert f"| number of images | {count_of_splits(found)} |" in card
+    evaluated = [*flags, "--data", str(other), "--test-only", str(run)]
+    if size is None:
+        assert pixel_sizes.trained_pixels(run) == () and "size of pixels" not in card
+        images.load(train.settings_of(patchgd(*evaluated)))
+        assert capsys.readouterr().err == ""
+        return
+    ((height, width),) = pixel_sizes.trained_pixels(run)
+    assert (height, width) == pytest.approx((size, size))
+    assert "| size of pixels | 0.25 um |" in card
+    images.load(train.settings_of(patchgd(*evaluated)))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "another size of pixels than the run was trained on" in line
+    assert "at 0.5 um, trained on 0.25 um; results may be wrong. Resample them to one size." in line
+    TASKS["images"].new_trainer().network(settings, found, 2).twin.save(run / run_folder.MODEL)
+    argv = ["predict", str(run), str(other / "a"), "--out", str(tmp_path / "out"), "--dry-run"]
+    assert main(argv) == 0
+    error = capsys.readouterr().err
+    assert "trained on: 6 of 6 slides, such as 0.tif at 0.5 um, trained on 0.25 um" in error
+
+
+def count_of_splits(data):
+    """The number of images of each split, in the words of the card."""
+    names = {"train": "for training", "val": "for validation", "test": "for testing"}
+    return ", ".join(f"{len(part.images)} {names[split]}" for split, part in data.sets.items())
+
+
+def test_images_of_different_sizes_of_pixels(tmp_path, capsys):
+    write_sized(tmp_path, "a", 0.25)
+    write_sized(tmp_path, "b", 0.5)
+    table_of_images(tmp_path, "ab")
+    flags = ["--images", "folder", "--data", str(tmp_path), "--level", "0"]
+    found = images.load(train.settings_of(patchgd(*flags)))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("images are read at different sizes of pixels, from 0.25 um (")
+    assert line.endswith("expected one size. Resample them to one size, or leave some out.")
+    assert [row["patient"] for row in found.table[:3]] == ["p0", "p1", "p2"]

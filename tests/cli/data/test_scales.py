@@ -33,6 +33,16 @@ def test_sizes_that_are_unknown() -> None:
     assert "is known for 1 of 2 slides, but not for others, such as b: these may be" in line
 
 
+def test_advice_is_what_the_items_have() -> None:
+    """Images and slides that are read as they are have no `--mpp`."""
+    for items in (scales.WHOLE_SLIDES, scales.IMAGES):
+        said = scales.lines({"a": Scale((0.5, 0.5), {}), "b": Scale(None, {})}, items)
+        said += scales.lines({"a": Scale((0.5, 0.5), {}), "b": Scale((1.0, 1.0), {})}, items)
+        said += scales.against_run({"a": (0.5, 0.5)}, [(1.0, 1.0)], items)
+        assert len(said) == 3 and not any("--" in line for line in said)
+        assert f"1 of 2 {items.noun}s" in said[0] and f"1 of 1 {items.noun}," in said[2]
+
+
 def test_doubts_of_one_kind_are_one_line(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((30, 20, 3), np.uint8))
     slide = open_slide(tmp_path / "a.npy", mpp=0.234)

@@ -36,7 +36,7 @@ from tfbig.results import run_folder
 from tfbig.sources import names
 from tfbig.sources.names import Names, title_of
 from tfbig.sources.resolution import Mpp, is_plausible
-from tfbig.sources.table import SPLITS, Row, Table
+from tfbig.sources.table import Row, Table
 from tfbig.units import counted
 
 SLIDE = "slide_id"
@@ -240,21 +240,15 @@ def load(
         "slides",
     )
     data = slides.data(run_data.with_labels(opened, gather))
-    shown = (slides.table.tested,) if settings.test_only else SPLITS
-    return replace(data, decided={}, table=_saved(slides, shown))
+    return replace(data, decided={}, table=_saved(slides, bool(settings.test_only)))
 
 
-def _saved(slides: Labelled, shown: Sequence[str]) -> tuple[dict[str, Any], ...]:
-    """The rows of some splits, as a run saves them."""
-    rows = slides.table.rows
-    cases = [name for name in ("patient", "case_id") if any(row.get(name) for row in rows)]
-    return tuple(
-        {SLIDE: row[SLIDE], **slides.columns.shown(row, slides.classes), "split": row["split"]}
-        | {name: row.get(name) or "" for name in cases}
-        | {"path": "" if row["path"] is None else str(row["path"].resolve())}
-        for row in rows
-        if row["split"] in shown
-    )
+def _saved(slides: Labelled, test_only: bool) -> tuple[dict[str, Any], ...]:
+    """The rows as a run saves them, with the paths of the slides."""
+    rows = run_data.rows_of_run(slides.table, test_only)
+    paths = ("" if row["path"] is None else str(row["path"].resolve()) for row in rows)
+    saved = slides.saved(SLIDE, test_only)
+    return tuple(row | {"path": path} for row, path in zip(saved, paths, strict=True))
 
 
 class Opener:

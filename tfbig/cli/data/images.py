@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,16 +14,20 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfbig import SourceError, sources
-from tfbig.cli.data import class_folders, cohort, run_data, splitting, target_columns
+from tfbig.cli.data import class_folders, cohort, run_data, scales, splitting, target_columns
 from tfbig.cli.data.background import Masking
 from tfbig.cli.data.run_data import Data, Opened
+from tfbig.cli.data.target_columns import Labelled
 from tfbig.cli.paths import FlagError
 from tfbig.cli.settings import data_kinds
 from tfbig.cli.settings.tasks import ImageSettings
 from tfbig.data import epochs
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
-from tfbig.sources.table import SPLITS, Row, Table
+from tfbig.sources.table import SPLITS, Row
 from tfbig.system import callbacks
+
+IMAGE = "image"
+"""Column that names an image."""
 
 
 @dataclass(frozen=True)
@@ -134,9 +138,9 @@ def _read(handle: Any, shape: Sequence[int | None], dtype: Any) -> Any:
 
 def of_folder(settings: ImageSettings) -> Data:
     """Read `images.csv`: columns `image` (a path in the folder), those of the target, and `split` or `patient`."""
-    found = target_columns.read(Path(settings.data or "") / "images.csv", "image", settings)
-
-    return found.data(_open_images(found.table, settings))
+    found = target_columns.read(Path(settings.data or "") / "images.csv", IMAGE, settings)
+    sets, table = _open_images(found, settings)
+    return replace(found.data(sets), table=table)
 
 
 def of_slides(settings: ImageSettings) -> Data:
@@ -161,25 +165,34 @@ def of_pictures(settings: ImageSettings) -> Data:
     """Read images in a folder for each class."""
     folder = Path(settings.data or "")
     images, names = class_folders.read(folder, settings.seed, settings.class_names)
-    table = splitting.with_splits(images, settings, "image")
+    table = splitting.with_splits(images, settings, IMAGE)
+    found = Labelled(table, target_columns.of(settings), names)
+    sets, saved = _open_images(found, settings)
+    return Data.of(sets, names, table=saved)
 
-    return Data.of(_open_images(table, settings), names)
 
+def _open_images(
+    found: Labelled, settings: ImageSettings
+) -> tuple[list[ImageSet], tuple[dict[str, Any], ...]]:
+    """Open the images of each split that can be used, in RGB; the others are listed with the reason.
 
-def _open_images(table: Table, settings: ImageSettings) -> list[ImageSet]:
-    """Open the images of each split that can be used, in RGB; the others are listed with the reason."""
+    The table of the run has them with the sizes of their pixels; lines about odd ones are printed.
+    """
+    read: dict[str, scales.Scale] = {}
 
     def open_row(row: Row) -> Any:
         if settings.encoder == "series":
             return _series(row["path"])
-        return _picture(row["path"], settings)
+        image = sources.OnDisk(row["path"], settings.level)
+        read[image.name] = scales.scale_of(None, image.mpp)
+        return _scaled(sources.RGB(image), settings)
 
-    opened = run_data.open_all(table, open_row, settings, "path", "images")
-    return run_data.with_labels(opened, ImageSet.of)
-
-
-def _picture(path: Path, settings: ImageSettings) -> Any:
-    return _scaled(sources.RGB(sources.OnDisk(path, settings.level)), settings)
+    opened = run_data.open_all(found.table, open_row, settings, "path", "images")
+    scales.say(read, settings.test_only, scales.IMAGES)
+    named = found.table.with_rows(row | {IMAGE: str(row["path"])} for row in found.table.rows)
+    saved = replace(found, table=named).saved(IMAGE, bool(settings.test_only))
+    saved = scales.with_pixels(saved, read, lambda row: row[IMAGE])
+    return run_data.with_labels(opened, ImageSet.of), saved
 
 
 def _series(path: Path) -> sources.Bag:

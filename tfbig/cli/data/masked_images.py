@@ -71,7 +71,7 @@ def load(settings: MaskedSettings, open_row: Callable[[Row, Any], Any] | None = 
     saved = [{name: row[name] for name in names} for row in rows]
     data = Data.of(sets, CLASSES)
     read = {each.name: scales.scale_of(None, each.image.mpp) for each in data.every}
-    scales.say(read, settings.test_only)
+    scales.say(read, settings.test_only, scales.IMAGES)
     return replace(data, table=scales.with_pixels(saved, read, lambda row: row["image"]))
 
 

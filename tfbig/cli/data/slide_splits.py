@@ -26,7 +26,7 @@ def load(settings: SegmentationSettings) -> Data:
     """
     found = _load(settings)
     read = {each.name: scales.scale_of(None, each.image.mpp) for each in found.every}
-    scales.say(read, settings.test_only)
+    scales.say(read, settings.test_only, scales.WHOLE_SLIDES)
     return replace(
         found, table=scales.with_pixels(found.table, read, lambda row: Path(row["path"]).name)
     )

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig import SourceError
-from tfbig.cli.data import splits, splitting
+from tfbig.cli.data import run_data, splits, splitting
 from tfbig.cli.data.run_data import Data
 from tfbig.cli.settings.tasks import ImageSettings, MILSettings
 from tfbig.sources import number_text
@@ -52,6 +52,19 @@ class Labelled:
         """The data of all splits, or in an evaluation of the one that is evaluated."""
         decided = {} if self.count is None else {"num_classes": self.count}
         return Data.of(sets, self.classes, cases=self.cases, decided=decided)
+
+    def saved(self, key: str, test_only: bool) -> tuple[dict[str, Any], ...]:
+        """The rows as a run saves them, such as `{"image": "a.tif", "label": "tumour", "split": "val"}`.
+
+        They have the case if a row has one. In an evaluation, they are those of the split that is evaluated.
+        """
+        rows = self.table.rows
+        cases = [name for name in ("patient", "case_id") if any(row.get(name) for row in rows)]
+        return tuple(
+            {key: row[key], **self.columns.shown(row, self.classes), "split": row["split"]}
+            | {name: row.get(name) or "" for name in cases}
+            for row in run_data.rows_of_run(self.table, test_only)
+        )
 
 
 class TargetColumns(ABC):
