@@ -30,6 +30,15 @@ class Advice(Enum):
     CLEAR_SCRATCH = "Delete files, choose another directory with Budget(scratch=...), or use less of it with Budget(disk=...)"  # noqa: E501
     SMALLER_PATCH = "Use smaller patches, pad the image (tfbig.sources.Padded), or exclude it"
     PAD = "Pad it (tfbig.sources.Padded)"
+    RASTERIO = "Open it with reader='rasterio'"
+    OPENSLIDE = "Install OpenSlide, and leave out reader='tifffile'"
+    PART_OF_ZARR = "Open {part} with reader='zarr'"
+    DARK = "Pass dark=True"
+    NO_TISSUE = "Convert it first, or find tiles without a mask"
+    OPEN_AS = "Open images [H, W, C] with tfbig.open, bags [n, ...] with tfbig.sources.open_bag"
+    DTYPE = "Convert the image, or for another dtype pass source_dtype='{found}'"
+    NOT_UNIFIED = "Use tfbig.stream, which does not need it"
+    PLAIN_KERAS = "Or run it and all that follows in plain Keras with unsupported='device'"
 
 
 class TfbigError(Exception):
@@ -109,7 +118,7 @@ class BudgetError(AdvisedError, ValueError):
         self.need_bytes = need_bytes
 
 
-class UnsupportedLayerError(TfbigError, TypeError):
+class UnsupportedLayerError(AdvisedError, TypeError):
     """Raised if a model has a layer, or a layer setting, that cannot run strip by strip.
 
     Example:
@@ -164,7 +173,7 @@ class NonFiniteError(TfbigError, ArithmeticError):
     """
 
 
-class UnifiedMemoryError(TfbigError, RuntimeError):
+class UnifiedMemoryError(AdvisedError, RuntimeError):
     """Raised if host and accelerator cannot share memory, or if sharing is requested too late.
 
     Example:

@@ -4,8 +4,11 @@ import pickle
 import re
 
 import keras
+import numpy as np
 import pytest
-from cli_runs import run_segmentation, write_cohort, write_square
+import tifffile
+import zarr
+from cli_runs import patchgd, run_segmentation, write_cohort, write_square
 from graphs import PLENTY, chain_graph, make_planner, squares
 from keras import layers
 from samples import darkness
@@ -18,10 +21,12 @@ from tfbig.errors import Advice, BudgetError, SourceError
 from tfbig.sources import read_coords
 
 ARGUMENT = re.compile(
-    r"`(device|host|disk)`|Budget|\b(mpp|level|z|store|scratch|devices|strip_rows)=|tfbig\.|OutlineRule"
+    r"`(device|host|disk)`|Budget|(?<![\w-])[a-z_]+=|tfbig\.[a-z]|OutlineRule|\bopen_slide\b|find_tissue"
 )
 """Arguments and names of Python."""
-WITHOUT_FLAGS = {Advice.SMALLER_OR_NARROWER, Advice.SMALLER_PATCH}
+WITHOUT_FLAGS = {
+    *(Advice.SMALLER_OR_NARROWER, Advice.SMALLER_PATCH, Advice.OPEN_AS, Advice.DTYPE),
+}
 """Advice that some commands have no flags for."""
 
 
@@ -90,13 +95,15 @@ def test_advice_is_said_by_flags(advice, command):
         "need": "3 GiB",
         "smaller": "a batch of 1",
         "store": "float16",
+        "part": "a.zarr/0",
+        "found": "uint16",
     }
     error = SourceError("a.tif: is wrong.", advice, **values)
     text = messages.in_flags(error, command)
     assert text.startswith("a.tif: is wrong. ") and text.endswith(".")
     assert not ARGUMENT.search(text)
     assert ("--" in text) or not ARGUMENT.search(str(error)) or advice in WITHOUT_FLAGS
-    for value in map(str, {**values, "store": ""}.values()):
+    for value in map(str, {**values, "store": "", "found": ""}.values()):
         assert (value in text) == (value in str(error))
     assert messages.in_flags(pickle.loads(pickle.dumps(error)), command) == text
 
@@ -207,3 +214,92 @@ def test_no_data(tmp_path, capsys):
     assert train.main(flags) == 2
     assert "train.py: --task mil needs --data: a table of slides" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def write_plate(folder):
+    """Write an OME-Zarr plate of one well."""
+    group = zarr.open_group(folder / "plate.zarr", mode="w", zarr_format=2)
+    group.attrs["plate"] = {"wells": [{"path": "A/1"}]}
+    return folder / "plate.zarr"
+
+
+def write_labels(folder):
+    """Write an OME-Zarr that holds labels alone."""
+    group = zarr.open_group(folder / "labels.zarr", mode="w", zarr_format=2)
+    group.create_group("labels").create_group("cells")
+    return folder / "labels.zarr"
+
+
+def write_scaled(folder):
+    """Write a GeoTIFF whose values have a scale."""
+    xml = '<GDALMetadata><Item name="SCALE" sample="0" role="scale">0.5</Item></GDALMetadata>'
+    tag = (42112, "s", 0, xml, True)
+    tifffile.imwrite(folder / "scaled.tif", np.zeros((64, 64), np.uint8), extratags=[tag])
+    return folder / "scaled.tif"
+
+
+def write_dark(folder):
+    """Write a slide with a dark background."""
+    tifffile.imwrite(folder / "dark.tif", np.full((300, 300), 3, np.uint8))
+    return folder / "dark.tif"
+
+
+def write_deep(folder):
+    """Write a slide of 16 bits."""
+    tifffile.imwrite(folder / "deep.tif", np.zeros((300, 300), np.uint16))
+    return folder / "deep.tif"
+
+
+@pytest.mark.parametrize(
+    ("write", "flags", "advice"),
+    [
+        (write_plate, (), "plate.zarr/A/1/0, with --reader zarr, or copy it to a folder NAME"),
+        (write_labels, (), "Use {file}/labels/NAME with --reader zarr"),
+        (write_scaled, ("--reader", "tifffile"), "(scale 0.5). Use --reader rasterio."),
+        (write_dark, ("--tissue", "otsu"), "expected a bright background. Use --dark."),
+        (
+            write_deep,
+            (),
+            "in 1 or 3 channels of uint8. Convert it first, or for tiles use --tissue",
+        ),
+    ],
+)
+def test_files_that_need_a_flag(write, flags, advice, tmp_path, capsys):
+    """The advice of a reader is a flag, and in Python an argument."""
+    file = write(tmp_path)
+    words = ["tile", str(file), "--out", str(tmp_path / "out"), "--level", "0", "--tile", "64"]
+    error = error_of(capsys, lambda: main([*words, *flags]))
+    assert advice.format(file=file) in error
+    assert not ARGUMENT.search(error)
+
+
+def test_layer_without_a_rule(tmp_path, capsys):
+    """Masks are predicted strip by strip alone, so there is no flag for plain Keras."""
+    write_square(tmp_path / "a.tif")
+    image = keras.Input((None, None, 3))
+    x = layers.Conv2D(1, 3, padding="same", activation="sigmoid")(image)
+    keras.Model(image, keras.ops.cumsum(x, 1)).save(tmp_path / "m.keras")
+    flags = [str(tmp_path / "m.keras"), str(tmp_path / "a.tif"), "--out", str(tmp_path / "out")]
+    error = error_of(capsys, lambda: main(["predict", *flags]))
+    assert "Or use another network, or name a module with a rule by --custom." in error
+    assert "unsupported" not in error
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ("--sampler", "attention"),
+            "--sampler attention: --head smaller has no attention. Use --",
+        ),
+        (
+            ("--strategy", "mirrored", "--inner-accumulate", "2"),
+            "--strategy mirrored: adds up gradients of replicas in each step, but with --inner-",
+        ),
+    ],
+)
+def test_flags_that_cannot_be_combined(flags, message, tmp_path, capsys):
+    argv = [*patchgd(*flags), "--out", str(tmp_path / "out"), "--dry-run"]
+    error = error_of(capsys, lambda: train.main(argv))
+    assert message in error
+    assert not ARGUMENT.search(error)

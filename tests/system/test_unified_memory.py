@@ -86,7 +86,7 @@ def test_refuses_if_the_device_reports_another_limit(machine):
 
 def test_refuses_if_devices_exist(machine):
     machine.state._initialized = True
-    with pytest.raises(tfbig.UnifiedMemoryError, match=r"too late: .* Call it first"):
+    with pytest.raises(tfbig.UnifiedMemoryError, match=r"too late: .* Ask for it first"):
         tfbig.unified_memory()
     assert machine.state._config is None
 

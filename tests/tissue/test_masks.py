@@ -176,7 +176,7 @@ def test_reads_each_strip_once() -> None:
 
 @pytest.mark.parametrize(("shape", "dtype"), [((4, 5, 3), "uint16"), ((4, 5, 4), "uint8")])
 def test_unsuitable_slides(shape: tuple[int, ...], dtype: str) -> None:
-    message = f"array: has {shape[2]} channels of {dtype}; tissue_mask expects a slide of 1 or 3"
+    message = f"array: has {shape[2]} channels of {dtype}; expected a slide of 1 or 3"
     with pytest.raises(SourceError, match=message):
         tissue_mask(ArraySource(np.zeros(shape, dtype)))
 
@@ -258,7 +258,9 @@ def test_find_tissue_invalid_arguments(tmp_path: Path) -> None:
         ):
             find_tissue(slide, **options)
     tifffile.imwrite(tmp_path / "b.tif", np.zeros((30, 30), np.uint16))
-    with pytest.raises(SourceError, match=r"b\.tif: has 1 channel of uint16; find_tissue expects"):
+    with pytest.raises(
+        SourceError, match=r"b\.tif: has 1 channel of uint16; tissue is found in 1 or 3"
+    ):
         find_tissue(open_slide(tmp_path / "b.tif"))
 
 

@@ -25,6 +25,15 @@ _ADVICE = {
     Advice.CLEAR_SCRATCH: "Delete files, choose another directory with --scratch, or use less of it with --disk",
     Advice.SMALLER_PATCH: "Use smaller patches, or leave the slide out",
     Advice.PAD: "Use another --patch, or leave the image out",
+    Advice.RASTERIO: "Use --reader rasterio",
+    Advice.OPENSLIDE: "Install OpenSlide, and leave out --reader tifffile",
+    Advice.PART_OF_ZARR: "Use {part} with --reader zarr, or copy it to a folder NAME.zarr",
+    Advice.DARK: "Use tfbig tile --dark, and its tiles with --coords",
+    Advice.NO_TISSUE: "Convert it first, or for tiles use --tissue none",
+    Advice.OPEN_AS: "Use images of that size and of these channels",
+    Advice.DTYPE: "Convert the image",
+    Advice.NOT_UNIFIED: "Use --mode offload, which does not need it",
+    Advice.PLAIN_KERAS: "Or use another network, or name a module with a rule by --custom",
 }
 """What to do about an error, by flags; commands with further flags are in `_OF_COMMAND`."""
 _PRECISION = {
@@ -34,6 +43,7 @@ _OF_COMMAND = {
     "plan": {
         Advice.SMALLER_OR_NARROWER: "use smaller images, a smaller batch or --store {store}",
     },
+    "tile": {Advice.DARK: "Use --dark"},
     "train": _PRECISION,
     "evaluate": _PRECISION,
 }

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfbig import sources
-from tfbig.errors import SourceError
+from tfbig.errors import Advice, SourceError
 from tfbig.network.graph import AT_ONCE, IN_FLIGHT
 from tfbig.system import callbacks
 
@@ -46,8 +46,8 @@ def check_shape(handles: tf.Tensor, expected: Sequence[int | None], where: str) 
         lengths = zip(source.shape, shape, strict=False)
         if len(source.shape) != len(shape) or any(b not in (None, a) for a, b in lengths):
             raise SourceError(
-                f"{where}: {source.what} {source.name} is {source.shape}, expected {shape}. Open images [H, W, C] with "
-                "tfbig.open, bags [n, ...] with tfbig.sources.open_bag."
+                f"{where}: {source.what} {source.name} is {source.shape}, expected {shape}.",
+                Advice.OPEN_AS,
             )
     shape_of_all(readables)
 
@@ -119,8 +119,9 @@ def _read_source(handles: np.ndarray, part: Part, soon: Part, dtype: Any) -> np.
     for source in readables:
         if source.dtype != dtype:
             raise SourceError(
-                f"{source.name}: has dtype {source.dtype}; expected {np.dtype(dtype)}. Convert the image, "
-                f"or pass source_dtype='{source.dtype}' to tfbig.stream."
+                f"{source.name}: has dtype {source.dtype}; expected {np.dtype(dtype)}.",
+                Advice.DTYPE,
+                found=source.dtype,
             )
     reading = AHEAD.take(names, part)
     if soon[0][1] > soon[0][0]:

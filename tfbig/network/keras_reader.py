@@ -330,9 +330,8 @@ def _read_inside(call: rules.Call) -> list[int]:
     try:
         return read_into(graph, block, list(call.inputs), call.training)
     except UnsupportedLayerError as error:
-        raise UnsupportedLayerError(
-            f"inside layer '{layer.name}' ({type(layer).__name__}): {error}"
-        ) from error
+        problem = f"inside layer '{layer.name}' ({type(layer).__name__}): {error.problem}"
+        raise UnsupportedLayerError(problem, *error.advice, **error.values) from error
 
 
 def _ends_images(call: rules.Call) -> bool:

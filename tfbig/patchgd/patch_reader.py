@@ -100,7 +100,9 @@ class PatchReader:
         if image.dtype != self._dtype.as_numpy_dtype or image.shape[-1] != self._channels:
             raise SourceError(
                 f"{image.name}: has {counted(image.shape[-1], 'channel')} of {image.dtype}; expected {self._channels} "
-                f"of {self._dtype.name}. Convert the image, or for another dtype pass source_dtype='{image.dtype}'."
+                f"of {self._dtype.name}.",
+                Advice.DTYPE,
+                found=image.dtype,
             )
         if self._extents not in (None, image.shape[:-1]):
             raise SourceError(

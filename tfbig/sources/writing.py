@@ -204,8 +204,7 @@ def write_npy(
     target, extents = Path(path), tuple(int(extent) for extent in shape)
     if target.suffix.lower() != ".npy":
         raise SourceError(
-            f"{target}: cannot be written as a .npy file; expected a path that ends in .npy, "
-            "by which tfbig.open recognises the format. Change the suffix."
+            f"{target}: cannot be written as a .npy file; expected a path that ends in .npy. Change the suffix."
         )
     _check_free_space(target, math.prod(extents) * np.dtype(dtype).itemsize)
     with atomic_write(target) as part:

@@ -13,15 +13,13 @@ from dataclasses import dataclass
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
-from tfbig.errors import UnifiedMemoryError
+from tfbig.errors import Advice, UnifiedMemoryError
 from tfbig.system import backend, cuda_driver, tensorflow_internals
 from tfbig.system.budget import available_bytes
 from tfbig.units import format_bytes
 
 LEAST_CAPABILITY = (6, 0)
 """Lowest compute capability of GPUs that move pages on demand (Pascal)."""
-
-INSTEAD = "Use tfbig.stream, or --mode offload, which do not need it."
 
 
 @dataclass(frozen=True)
@@ -90,8 +88,9 @@ def unified_memory(oversubscription: float = 4.0) -> UnifiedMemory:
         return UnifiedMemory(cards[0].name if cards else "the CPU", free, free)
     if tensorflow_internals.has_devices():
         raise UnifiedMemoryError(
-            "unified_memory() was called too late: TensorFlow has created its devices. Call it first, before creating "
-            f"any tensor or model, or listing logical devices. {INSTEAD}"
+            "unified memory was asked for too late: TensorFlow has created its devices. Ask for it first, before "
+            "creating any tensor or model, or listing logical devices.",
+            Advice.NOT_UNIFIED,
         )
     for card in cards:
         _check(card)
@@ -127,7 +126,7 @@ def _check(card: tf.config.PhysicalDevice) -> None:
         why = "cannot move pages while it computes on this system, as under Windows and WSL"
     else:
         return
-    raise UnifiedMemoryError(f"unified_memory(): {card.name} {why}. {INSTEAD}")
+    raise UnifiedMemoryError(f"unified memory: {card.name} {why}.", Advice.NOT_UNIFIED)
 
 
 def _total_bytes() -> int:
@@ -135,7 +134,8 @@ def _total_bytes() -> int:
     total = cuda_driver.total_bytes(0)
     if total is None:
         raise UnifiedMemoryError(
-            f"unified_memory(): the GPU driver (libcuda.so.1) does not report the size of its memory. {INSTEAD}"
+            "unified memory: the GPU driver (libcuda.so.1) does not report the size of its memory.",
+            Advice.NOT_UNIFIED,
         )
     return total
 
@@ -157,7 +157,8 @@ def _verified(name: str, total: int) -> UnifiedMemory:
     limit = tensorflow_internals.accelerator_bytes()
     if limit <= total:
         raise UnifiedMemoryError(
-            f"unified_memory(): TensorFlow ignored it: {name} reports a limit of {format_bytes(limit)} and has "
-            f"{format_bytes(total)}. {INSTEAD}"
+            f"unified memory: TensorFlow ignored it: {name} reports a limit of {format_bytes(limit)} and has "
+            f"{format_bytes(total)}.",
+            Advice.NOT_UNIFIED,
         )
     return UnifiedMemory(name, total, limit)

@@ -20,7 +20,7 @@ from scipy import ndimage
 from skimage import color, filters, morphology
 
 from tfbig.choices import TISSUE_METHODS
-from tfbig.errors import SourceError
+from tfbig.errors import Advice, SourceError
 from tfbig.metrics.confusion import Confusion
 from tfbig.sources import PackedMask, Slide, Source, Upsampled
 from tfbig.sources.resolution import is_plausible
@@ -230,8 +230,9 @@ def find_tissue(
         )
     if slide.dtype != np.uint8 or slide.shape[2] not in (1, 3):
         raise SourceError(
-            f"{slide.name}: has {counted(slide.shape[2], 'channel')} of {slide.dtype}; find_tissue expects 1 or 3 "
-            "channels of uint8. Convert it first, or tile without a mask (--tissue none)."
+            f"{slide.name}: has {counted(slide.shape[2], 'channel')} of {slide.dtype}; tissue is found in 1 or 3 "
+            "channels of uint8.",
+            Advice.NO_TISSUE,
         )
     small = slide.scaled(small_step(slide))
     image = small.read(0, small.shape[0])
@@ -264,8 +265,8 @@ def _dice(first: Mask, second: Mask) -> float:
 def _check(source: Source, factor: int, sizes: tuple[int, int, int]) -> None:
     if source.dtype != np.uint8 or source.shape[2] not in (1, 3):
         raise SourceError(
-            f"{source.name}: has {counted(source.shape[2], 'channel')} of {source.dtype}; tissue_mask expects "
-            "a slide of 1 or 3 channels of uint8. Convert it first."
+            f"{source.name}: has {counted(source.shape[2], 'channel')} of {source.dtype}; expected a slide of "
+            "1 or 3 channels of uint8. Convert it first."
         )
     if factor < 1 or min(sizes) < 0:
         raise ValueError(
@@ -344,7 +345,8 @@ def _otsu_mask(image: npt.NDArray[Any], dark: bool, name: str) -> Mask:
     if not dark and np.median(gray(image)) < DARK:
         raise SourceError(
             f"{name}: its background is dark, with a median grey value of {np.median(gray(image)):.0f}; expected a "
-            "bright background. Pass dark=True (--dark)."
+            "bright background.",
+            Advice.DARK,
         )
     if dark or image.shape[2] == 1:
         grey = ndimage.median_filter(gray(image), 3)

@@ -109,7 +109,11 @@ def test_steps_learn(data: Path, tmp_path: Path) -> None:
     ("flags", "message"),
     [
         (("--loss", "dice", "--skip-mask-filling"), "--loss dice: is a loss of the whole mask"),
-        (("--accumulate", "2", "--inner-accumulate", "1"), "needs --inner-accumulate all"),
+        (
+            ("--accumulate", "2", "--inner-accumulate", "1"),
+            "--accumulate 2: averages gradients over steps, but with --inner-accumulate 1",
+        ),
+        (("--strategy", "mirrored", "--inner-accumulate", "2"), "Use --inner-accumulate all."),
         (("--patch", "20"), "--patch 20: --encoder small makes a map of 2 x 2"),
     ],
 )

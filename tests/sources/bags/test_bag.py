@@ -75,7 +75,7 @@ def test_resized() -> None:
     np.testing.assert_array_equal(Resized(ArrayBag(ramp), (8, 4)).take([1]), ramp[1:])
     cut = Resized(ArrayBag(ramp), (2, 2), shorter=4).take([1])
     np.testing.assert_array_equal(cut, ramp[1:, 3:5, 1:3])
-    with pytest.raises(SourceError, match="shorter=3 is less than 4, which is cut out"):
+    with pytest.raises(SourceError, match="a shorter side of 3 is less than 4, which is cut out"):
         Resized(ArrayBag(ramp), (4, 2), shorter=3)
 
 

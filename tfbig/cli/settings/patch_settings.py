@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tfbig.choices import FILLINGS, SCALES
+from tfbig.cli import paths
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.flag import Conditions, flag
 
@@ -47,3 +48,23 @@ class PatchSettings:
         help="patches that the encoder processes at once, over all images of a step (default: all)",
         trains=False,
     )
+
+
+def check_steps(settings: Any) -> None:
+    """Check that the optimizer steps once in a step, where other flags need that.
+
+    Raises:
+        FlagError: It does not.
+    """
+    if settings.inner_accumulate == "all":
+        return
+    needs = {
+        "--accumulate": settings.accumulate > 1 and "averages gradients over steps",
+        "--strategy": settings.strategy != "none" and "adds up gradients of replicas in each step",
+    }
+    for name, reason in needs.items():
+        if reason:
+            raise paths.FlagError(
+                f"{name} {getattr(settings, name[2:])}: {reason}, but with --inner-accumulate "
+                f"{settings.inner_accumulate} the optimizer steps within each. Use --inner-accumulate all."
+            )

@@ -18,6 +18,7 @@ from tfbig.cli import machine, messages
 from tfbig.cli.data import background, dense_items, images
 from tfbig.cli.data.run_data import Data
 from tfbig.cli.paths import FlagError
+from tfbig.cli.settings import patch_settings
 from tfbig.cli.settings.run_settings import EXACT_MODES
 from tfbig.cli.settings.tasks import ImageSettings
 from tfbig.cli.tasks import encoder_weights, evaluation, risk_set_steps
@@ -49,6 +50,8 @@ class ImageTask(LabelTask[ImageSettings]):
         settings = super().resolved(settings)
         if settings.inner_patch and settings.encoder == "series":
             raise FlagError("--inner-patch: series have no hierarchy, only images. Remove it.")
+        if settings.mode == "patchgd":
+            patch_settings.check_steps(settings)
         settings = background.resolved(settings)
         if settings.mode == "patchgd" or settings.images != "slides":
             background.refuse(
@@ -210,11 +213,6 @@ def _by_patches(settings: ImageSettings, shape: Shape, num_outputs: int) -> Patc
     Raises:
         SourceError: Flags contradict each other, or `--encoder-weights` cannot be used.
     """
-    if settings.accumulate > 1 and settings.inner_accumulate != "all":
-        raise FlagError(
-            f"--accumulate {settings.accumulate}: accumulates gradients over steps, but with --inner-accumulate "
-            f"{settings.inner_accumulate} the optimizer steps within each. Use --inner-accumulate all."
-        )
     side = settings.inner_patch or settings.patch
     _check_inner_patch(settings)
     patch = (side, side, shape[-1])
@@ -304,6 +302,15 @@ def _series(settings: ImageSettings, shape: Shape, num_outputs: int) -> Any:
 
 
 def _patchgd(settings: ImageSettings, encoder: Any, head: Any, shape: Shape) -> PatchGD:
+    """Build the PatchGD model of an encoder and a head.
+
+    Raises:
+        FlagError: Patches are to be drawn by the attention of a head that has none.
+    """
+    if settings.sampler == "attention" and not hasattr(head, "attention"):
+        raise FlagError(
+            f"--sampler attention: --head {settings.head} has no attention. Use --head abmil, or another --sampler."
+        )
     accumulate = settings.inner_accumulate
     return PatchGD(
         encoder,

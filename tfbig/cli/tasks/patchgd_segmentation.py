@@ -18,6 +18,7 @@ from tfbig.cli.data import masked_images
 from tfbig.cli.data.masked_images import MaskedImage
 from tfbig.cli.data.run_data import Data, Opened
 from tfbig.cli.paths import FlagError
+from tfbig.cli.settings import patch_settings
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
 from tfbig.cli.tasks import encoder_weights, segmentation_results
 from tfbig.cli.tasks.dense_task import DenseTask, Judged
@@ -49,11 +50,7 @@ class PatchGDSegmentationTask(DenseTask[PatchGDSegmentationSettings]):
             raise FlagError(
                 "--loss dice: is a loss of the whole mask, which --skip-mask-filling leaves out. Remove one of them."
             )
-        if settings.accumulate > 1 and settings.inner_accumulate != "all":
-            raise FlagError(
-                f"--accumulate {settings.accumulate}: needs --inner-accumulate all, because the optimizer steps within "
-                "each step otherwise."
-            )
+        patch_settings.check_steps(settings)
         return encoder_weights.with_scale(settings)
 
     def opened(self, settings: PatchGDSegmentationSettings) -> Data:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import keras
 import tensorflow as tf
 
-from tfbig.errors import UnsupportedLayerError
+from tfbig.errors import Advice, UnsupportedLayerError
 from tfbig.geometry.windows import Axis
 from tfbig.network.graph import Graph, Reduce, Value
 from tfbig.ops import kernels, moments
@@ -231,10 +231,10 @@ class Call:
             return weight
         return tf.transpose(weight, (*self.graph.order, self.graph.spatial, self.graph.spatial + 1))
 
-    def refuse(self, reason: str) -> NoReturn:
-        """Raise an `UnsupportedLayerError` that names the layer."""
+    def refuse(self, reason: str, *advice: Advice) -> NoReturn:
+        """Raise an `UnsupportedLayerError` that names the layer; `advice` is what to do beside what the reason says."""
         raise UnsupportedLayerError(
-            f"layer '{self.layer.name}' ({type(self.layer).__name__}) {reason}"
+            f"layer '{self.layer.name}' ({type(self.layer).__name__}) {reason}", *advice
         )
 
     # ------------------------------------------------------------------------------ running

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfbig.errors import UnsupportedLayerError
+from tfbig.errors import Advice, UnsupportedLayerError
 from tfbig.network.rules import channel_shapes, registry
 from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.channel_shapes import any_channel_shape
@@ -82,8 +82,8 @@ def check_axes(call: Call, axes: Iterable[int], axis: Any) -> None:
     if any(a <= call.graph.spatial for a in axes):
         call.refuse(
             f"only runs strip by strip over the channels, axis=-1; received axis={axis}. Pool the image to a vector "
-            "first, as GlobalAveragePooling2D does, or run it and all that follows in plain Keras with "
-            "unsupported='device'."
+            "first, as GlobalAveragePooling2D does.",
+            Advice.PLAIN_KERAS,
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from tfbig.errors import UnsupportedLayerError
+from tfbig.errors import Advice, UnsupportedLayerError
 from tfbig.network.rules import channel_shapes
 from tfbig.network.rules.call import Call
 
@@ -134,7 +134,8 @@ def find(layer: Any, kind: type | None = None) -> Rule:
     if found is None:
         raise UnsupportedLayerError(
             f"layer '{layer.name}' ({type(layer).__name__}) has no rule, so it cannot run strip by strip. "
-            f"{_advice(layer)}"
+            f"{_advice(layer)}",
+            *(() if is_augmentation(layer) else (Advice.PLAIN_KERAS,)),
         )
     return found
 
@@ -160,18 +161,15 @@ def _advice(layer: Any) -> str:
         return IN_PIPELINE
     names = sorted({k.__name__ for k in RULES if k.__module__.startswith("keras.src.layers")})
     with_rule = f"Keras layers with a rule: {', '.join(names)}."
-    plainly = "run it and all that follows in plain Keras with unsupported='device'"
     if not isinstance(layer, keras.layers.Layer):
-        return (
-            f"It is an operation of keras.ops: use a layer in its place, or {plainly}. {with_rule}"
-        )
+        return f"It is an operation of keras.ops: use a layer in its place. {with_rule}"
     name = type(layer).__name__
     if isinstance(layer, keras.layers.Lambda):
         return (
             "Put its function into a layer class of your own, and add a rule for that class with @tfbig.rule, see "
-            f"help(tfbig.rule), or {plainly}. {with_rule}"
+            f"help(tfbig.rule). {with_rule}"
         )
-    return f"Add one with @tfbig.rule({name}), see help(tfbig.rule), or {plainly}. {with_rule}"
+    return f"Add one with @tfbig.rule({name}), see help(tfbig.rule). {with_rule}"
 
 
 def is_augmentation(layer: Any) -> bool:

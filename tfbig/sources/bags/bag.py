@@ -293,7 +293,7 @@ class Resized(Bag):
         self._interpolation, self._shorter = interpolation, shorter
         if shorter is not None and shorter < max(size):
             raise SourceError(
-                f"{bag.name}: shorter={shorter} is less than {max(size)}, which is cut out. Use a larger number."
+                f"{bag.name}: a shorter side of {shorter} is less than {max(size)}, which is cut out. Use a larger one."
             )
 
     def _read(self, start: int, stop: int) -> RowArray:

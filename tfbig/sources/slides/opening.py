@@ -239,8 +239,8 @@ def _open_with_reader(path: str, reader: str | None, z: Plane) -> Slide:
         return SourceSlide(read_picture(path), "pillow")
     suffixes = ", ".join(sorted(SLIDE_SUFFIXES))
     raise SourceError(
-        f"{path}: has the unknown suffix '{suffix}'; expected one of {suffixes}. Use TiffSource or "
-        "RawSource if it has one of these formats under another name, or convert it."
+        f"{path}: has the unknown suffix '{suffix}'; expected one of {suffixes}. Rename it if it has one of these "
+        "formats under another name, or convert it."
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import tifffile
 
-from tfbig.errors import SourceError, SourceWarning, reason_of
+from tfbig.errors import Advice, SourceError, SourceWarning, reason_of
 from tfbig.sources.files import File
 from tfbig.sources.resolution import Resolution, ome_pixels, resolution_from_tiff
 from tfbig.sources.slides import decoded_size, tiff_tags
@@ -309,8 +309,8 @@ def _check_image(path: str, tiff: tifffile.TiffFile, image: tifffile.TiffPageSer
             )
     if tiff.is_svs and any(0 in level.keyframe.databytecounts for level in image.levels):
         raise UndecodableError(
-            f"{path}: its scanner stored no data for some tiles, which OpenSlide paints from other levels. Install "
-            "OpenSlide, and leave out reader='tifffile'."
+            f"{path}: its scanner stored no data for some tiles, which OpenSlide paints from other levels.",
+            Advice.OPENSLIDE,
         )
 
 
@@ -447,5 +447,5 @@ def _check_segments(file: File, layout: TiffLayout) -> None:
         raise SourceError(
             f"{file.path}: {layout.facts}: {band} must be decoded at once and takes "
             f"{format_bytes(layout.band_bytes)}; {format_bytes(_MAX_BAND_BYTES)} are allowed. Convert "
-            "the file to smaller tiles, for example with tifffile.imwrite(..., tile=(512, 512))."
+            "the file to smaller tiles, such as of 512 x 512 pixels."
         )

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import tifffile
 
-from tfbig.errors import SourceError, SourceWarning
+from tfbig.errors import Advice, SourceError, SourceWarning
 from tfbig.sources.rules import Rule
 
 GDAL_METADATA: Final = 42112
@@ -31,10 +31,12 @@ class Tag(Rule):
     Attributes:
         check: Function that finds what is not applied, or None if everything is.
         error: Error that is raised then; None for a `SourceWarning`.
+        advice: What to do then, if the check does not say it.
     """
 
     check: Check | None = None
     error: type[SourceError] | None = None
+    advice: tuple[Advice, ...] = ()
 
 
 def check(path: str, tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> None:
@@ -47,7 +49,7 @@ def check(path: str, tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> None:
     for tag in TAGS:
         text = tag.check(tiff, page) if tag.check else ""
         if text and tag.error:
-            raise tag.error(f"{path}: {text}")
+            raise tag.error(f"{path}: {text}", *tag.advice)
         if text:
             warnings.warn(f"{path}: {text}", SourceWarning, stacklevel=2)
 
@@ -86,7 +88,7 @@ def _scaling(tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> str:
     if not found:
         return ""
     shown = ", ".join(f"{role} {found[role]:g}" for role in ("scale", "offset") if role in found)
-    return f"its values are not what is stored ({shown}). Open it with reader='rasterio'."
+    return f"its values are not what is stored ({shown})."
 
 
 def _calibration(tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> str:
@@ -138,6 +140,7 @@ TAGS: Final = (
         "applied, by rasterio: values are float32",
         _scaling,
         ScaledError,
+        (Advice.RASTERIO,),
     ),
     Tag(
         "tiles of no bytes",

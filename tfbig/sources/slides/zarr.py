@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-from tfbig.errors import SourceError, SourceWarning, reason_of
+from tfbig.errors import Advice, SourceError, SourceWarning, reason_of
 from tfbig.geometry import cells
 from tfbig.geometry.background import Background
 from tfbig.sources import trial
@@ -251,12 +251,16 @@ def _open_levels(name: str) -> Levels:
         if "plate" in metadata:
             well = metadata["plate"]["wells"][0]["path"]
             raise SourceError(
-                f"{name}: is a plate of many images. Open one of them, such as {name}/{well}/0 with reader='zarr'."
+                f"{name}: is a plate of many images.",
+                Advice.PART_OF_ZARR,
+                part=f"one of them, such as {name}/{well}/0,",
             )
         if "multiscales" not in metadata and "labels" in node:
             names = ", ".join(sorted(node["labels"]))
             raise SourceError(
-                f"{name}: holds labels {names} but no image. Open {name}/labels/NAME with reader='zarr'."
+                f"{name}: holds labels {names} but no image.",
+                Advice.PART_OF_ZARR,
+                part=f"{name}/labels/NAME",
             )
         image = metadata["multiscales"][0]
         arrays = [node[data["path"]] for data in image["datasets"]]
