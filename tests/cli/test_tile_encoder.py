@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from tfbig import SourceError
 from tfbig.cli import tile_encoder
 from tfbig.cli.settings.feature_settings import FeaturesSettings
-from tfbig.models.pathology_encoders import PATHOLOGY_ENCODERS
 from tfbig.sources import ArrayBag, Bag
 
 TILES = np.random.default_rng(0).integers(0, 256, (11, 32, 32, 3), np.uint8)
@@ -92,69 +90,3 @@ def test_checksum(tmp_path: Path) -> None:
         tile_encoder.checksum(other)
     with pytest.raises(SourceError, match="cannot be read: No such file"):
         tile_encoder.checksum(settings(encoder_weights=str(tmp_path / "none.npz")))
-
-
-def test_sizes() -> None:
-    assert tile_encoder.size_of("conch-1.5") == 448
-    assert tile_encoder.size_of("resnet50") is None
-
-
-PUBLISHED = {
-    **dict.fromkeys(
-        ("uni", "uni2-h", "phikon-v2", "h-optimus-0", "h-optimus-1"), (224, "BILINEAR", 224)
-    ),
-    **dict.fromkeys(("virchow", "virchow2"), (224, "BICUBIC", 224)),
-    "prov-gigapath": (256, "BICUBIC", 224),
-    "phikon": ((224, 224), "BILINEAR", 224),
-    "conch-1.5": (448, "BILINEAR", 448),
-}
-"""What torchvision's `Resize` gets in TRIDENT for each encoder, and what `CenterCrop` gets."""
-
-
-def published(picture: np.ndarray, resize: Any, interpolation: str, crop: int) -> np.ndarray:
-    """Resize and cut a picture as torchvision does, in the words of its documentation."""
-    image = Image.fromarray(picture)
-    width, height = image.size
-    if isinstance(resize, int):
-        short, long = min(width, height), max(width, height)
-        new_long = int(resize * long / short)
-        sides = (resize, new_long) if width <= height else (new_long, resize)
-    else:
-        sides = resize
-    if sides != image.size:
-        image = image.resize(sides, Image.Resampling[interpolation])
-    top, left = round((sides[1] - crop) / 2.0), round((sides[0] - crop) / 2.0)
-    return np.asarray(image.crop((left, top, left + crop, top + crop)))
-
-
-@pytest.mark.parametrize("name", sorted(PATHOLOGY_ENCODERS))
-@pytest.mark.parametrize("shape", [(300, 420), (517, 301), (256, 256), (224, 224), (100, 90)])
-def test_preprocessing_is_the_published_one(name: str, shape: tuple[int, int]) -> None:
-    """Pictures need not be square, or of the size of the encoder."""
-    picture = np.random.default_rng(3).integers(0, 256, (*shape, 3)).astype("uint8")
-    bag = tile_encoder.prepared(ArrayBag(picture[None]), name)
-    entry = PATHOLOGY_ENCODERS[name]
-    assert bag.shape == (1, entry.size, entry.size, 3)
-    np.testing.assert_array_equal(bag.read(0, 1)[0], published(picture, *PUBLISHED[name]))
-    assert entry.preprocessing.source.endswith("InferenceEncoder")
-
-
-def test_tiles_of_the_default_size_are_not_resized() -> None:
-    """Tiles for GigaPath are only cut."""
-    for name, entry in PATHOLOGY_ENCODERS.items():
-        tile = np.random.default_rng(4).integers(0, 256, (1, entry.tile, entry.tile, 3), "uint8")
-        cut = (entry.tile - entry.size) // 2
-        expected = tile[:, cut : cut + entry.size, cut : cut + entry.size]
-        found = tile_encoder.prepared(ArrayBag(tile), name).read(0, 1)
-        np.testing.assert_array_equal(found, expected)
-    assert PATHOLOGY_ENCODERS["prov-gigapath"].tile == 256
-    bag = ArrayBag(TILES)
-    assert tile_encoder.prepared(bag, "resnet50") is bag
-
-
-@pytest.mark.parametrize("name", sorted(PATHOLOGY_ENCODERS))
-def test_published_scale(name: str) -> None:
-    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-    if name.startswith("h-optimus"):
-        mean, std = (0.707223, 0.578729, 0.703617), (0.211883, 0.230117, 0.177517)
-    assert (PATHOLOGY_ENCODERS[name].mean, PATHOLOGY_ENCODERS[name].std) == (mean, std)

@@ -16,12 +16,12 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfbig import SourceError
+from tfbig.cli.data.encoder_tiles import prepared, size_of
 from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.tasks import encoder_weights
 from tfbig.models import encoders
-from tfbig.models.pathology_encoders import PATHOLOGY_ENCODERS
-from tfbig.sources import Bag, Resized
+from tfbig.sources import Bag
 
 READER_THREADS = 4
 """Threads that read and decode tiles."""
@@ -70,25 +70,6 @@ class TileEncoder:
         tiles = prepared(tiles, self._name)
         for start, batch in _read_ahead(tiles, self._at_once):
             yield start, self._encode(tf.constant(batch)).numpy()
-
-
-def prepared(tiles: Bag, encoder: str) -> Bag:
-    """Resize and cut tiles as an encoder of pathology expects them; other encoders take them as they are.
-
-    `tiles` are `[n, H, W, 3]` of uint8.
-    """
-    entry = PATHOLOGY_ENCODERS.get(encoder)
-    if entry is None:
-        return tiles
-    how = entry.preprocessing
-    shorter = None if how.stretched else entry.tile
-    return Resized(tiles, (entry.size, entry.size), how.interpolation, shorter)
-
-
-def size_of(encoder: str) -> int | None:
-    """The rows and columns of the tiles of an encoder, or None if it accepts any."""
-    entry = PATHOLOGY_ENCODERS.get(encoder)
-    return None if entry is None else entry.size
 
 
 def _read_ahead(tiles: Bag, at_once: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:

@@ -10,9 +10,13 @@ import drawn_folders
 import keras
 import numpy as np
 import pytest
-from cli_runs import metrics, run_mil, run_patchgd
+import tifffile
+import yaml
+from cli_runs import metrics, predictions, run_mil, run_patchgd, write_cohort
+from PIL import Image
 from safetensors.numpy import save_file
 
+import train
 from tfbig import SourceError
 from tfbig.cli.main import main
 from tfbig.cli.settings.tasks import ImageSettings, MILSettings
@@ -21,7 +25,7 @@ from tfbig.cli.tasks import encoder_weights
 from tfbig.models import encoders, pretrained
 from tfbig.models.pathology_encoders import OPTIMUS_MEAN, OPTIMUS_STD, PATHOLOGY_ENCODERS
 
-RESNET = ("--encoder", "resnet18", "--tile", "32", "--model", "mean")
+RESNET = ("--encoder", "resnet18", "--model", "mean")
 
 
 def state_of(name, side=32):
@@ -263,14 +267,21 @@ def test_scale_of_a_run(tmp_path):
         assert (resolved.mean, resolved.std) == ((0.1, 0.2, 0.3), 0.5)
 
 
-@pytest.mark.slow
-def test_encoders_of_pathology(tmp_path, monkeypatch, capsys):
-    """`--encoder virchow2` takes a file with timm's names; here its network has one small block."""
+@pytest.fixture
+def virchow2(tmp_path, monkeypatch):
+    """Flags of an encoder of pathology with weights for tiles of 24 pixels, whose network has one small block."""
     entry = PATHOLOGY_ENCODERS["virchow2"]
     network = replace(entry.network, patch=12, width=8, heads=2, depth=1)
-    monkeypatch.setitem(PATHOLOGY_ENCODERS, "virchow2", replace(entry, network=network))
+    small = replace(entry, network=network, size=24)
+    monkeypatch.setitem(PATHOLOGY_ENCODERS, "virchow2", small)
     save_file(state_of("virchow2", 24), tmp_path / "virchow2.safetensors")
-    flags = ("--encoder", "virchow2", "--encoder-weights", str(tmp_path / "virchow2.safetensors"))
+    return "--encoder", "virchow2", "--encoder-weights", str(tmp_path / "virchow2.safetensors")
+
+
+@pytest.mark.slow
+def test_encoders_of_pathology(virchow2, tmp_path, capsys):
+    """`--encoder virchow2` takes a file with timm's names."""
+    flags = virchow2
     more = ("--model", "mean", "--mode", "frozen", "--epochs", "1")
     assert run_mil(tmp_path / "out", *flags, *more) == 0
     printed = capsys.readouterr().out
@@ -283,6 +294,96 @@ def test_encoders_of_pathology(tmp_path, monkeypatch, capsys):
     expected = state_of("virchow2", 24)["pos_embed"]
     assert expected.shape == (1, 5 + 4, 8)
     np.testing.assert_array_equal(trained.pos_embed, expected)
+
+
+FROZEN = ("--model", "mean", "--mode", "frozen", "--epochs", "1")
+
+
+@pytest.mark.slow
+def test_tiles_are_prepared_as_published(virchow2, tmp_path, capsys):
+    """Tiles of 40 pixels become the input of the weights in training, in an evaluation and in a prediction."""
+    table, out = write_cohort(tmp_path / "data"), tmp_path / "out"
+    argv = ["--task", "mil", "--bags", "slides", "--data", str(table), "--tile", "40"]
+    assert train.main([*argv, "--out", str(out), *virchow2, *FROZEN]) == 3
+    assert "--encoder-input published: virchow2 reads tiles of 24 x 24" in capsys.readouterr().out
+    saved = read_yaml(out / "config.yaml")
+    assert (saved["tile"], saved["encoder_input"]) == (40, "published")
+    model = keras.models.load_model(out / "model.keras", compile=False)
+    row = predictions(out)[0]
+    probabilities = [float(row[f"probability_{name}"]) for name in ("purple", "red")]
+    tiles = tiles_of_square(table.parent / "centre 2" / "s8.tif", 40)
+    rounding = 12 * 12 * 3 * np.finfo(np.float32).eps  # of the longest sum, that of a patch
+    np.testing.assert_allclose(by_hand(model, tiles), probabilities, rtol=rounding)
+
+    assert main(["evaluate", str(out), "--data", str(table), "--out", str(tmp_path / "again")]) == 0
+    assert predictions(tmp_path / "again") == predictions(out)
+    slide = str(table.parent / "centre 2" / "s8.tif")
+    assert main(["predict", str(out), slide, "--out", str(tmp_path / "new")]) == 0
+    (predicted,) = predictions(tmp_path / "new")
+    assert int(predicted["tiles"]) == len(tiles)
+    for name in ("purple", "red"):
+        other = float(predicted[f"probability_{name}"])
+        assert other == pytest.approx(float(row[f"probability_{name}"]), rel=rounding)
+
+
+def tiles_of_square(path, side):
+    """Read the tiles of a slide of a cohort: those of its square of 160 pixels from 80 on, all tissue."""
+    image = tifffile.imread(path)
+    starts = range(80, 240, side)
+    return [image[row : row + side, left : left + side] for row in starts for left in starts]
+
+
+def by_hand(model, tiles):
+    """Predict by Pillow, torchvision's mean and deviation, and the network without its scaling."""
+    core = pretrained.find(model, "virchow2").get_layer("virchow2")
+    small = [Image.fromarray(tile).resize((24, 24), Image.Resampling.BICUBIC) for tile in tiles]
+    mean, deviation = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    inputs = (np.stack([np.asarray(tile) for tile in small]) / 255 - mean) / deviation
+    features = core(inputs.astype("float32"), training=False)
+    return keras.ops.softmax(model.layers[-1](features[None]))[0]
+
+
+@pytest.mark.slow
+def test_runs_of_before_read_tiles_as_they_are(virchow2, tmp_path):
+    """A run without the setting is evaluated to the same: its network has the size of its tiles."""
+    out = tmp_path / "out"
+    assert run_mil(out, *virchow2, *FROZEN, "--encoder-input", "tile") == 0
+    config = read_yaml(out / "config.yaml")
+    assert config.pop("encoder_input") == "tile"
+    (out / "config.yaml").write_text(yaml.safe_dump(config))
+    argv = ["evaluate", str(out), "--data", drawn_folders.bags(6, 4, 4)]
+    assert main([*argv, "--out", str(tmp_path / "again")]) == 0
+    assert predictions(tmp_path / "again") == predictions(out)
+
+
+def test_what_an_encoder_reads(tmp_path):
+    """Weights decide for a new run, and a saved run without the setting reads tiles as they are."""
+    run = tmp_path / "run"
+    run.mkdir()
+    for saved, of_run in (("", "tile"), ("encoder_input: published\n", "published")):
+        (run / "config.yaml").write_text(f"mean: 0.0\nstd: 1.0\n{saved}")
+        for given, expected in (
+            ({}, "tile"),
+            ({"encoder_weights": "w.bin"}, "published"),
+            ({"encoder_weights": "w.bin", "encoder_input": "tile"}, "tile"),
+            ({"encoder_weights": "w.bin", "test_only": str(run)}, "tile"),
+            ({"encoder_weights": "w.bin", "resume": True, "out": str(run)}, "tile"),
+            ({"encoder_weights": "w.bin", "resume": True, "out": str(tmp_path)}, "published"),
+            ({"encoder_weights": str(run)}, of_run),
+        ):
+            found = encoder_weights.with_input(MILSettings(encoder="uni", **given))
+            assert found.encoder_input == expected
+    plain = MILSettings(encoder="resnet18", encoder_weights="imagenet")
+    assert encoder_weights.with_input(plain) is plain
+
+
+def test_tiles_of_no_patches(tmp_path, capsys):
+    assert run_mil(tmp_path / "out", "--encoder", "uni2-h", "--dry-run") == 2
+    assert (
+        "--encoder uni2-h: cannot read instances of shape (24, 24, 3); expected tiles [H, W, 3] whose sides are "
+        "multiples of 14. Use --encoder-input published, or such a --tile."
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 
 from tfbig.cli import paths, slide_batch, tile_encoder
 from tfbig.cli.data import encoder_list, tile_coords
+from tfbig.cli.data.encoder_tiles import default_tiles
 from tfbig.cli.data.feature_table import FeatureTable, totals
 from tfbig.cli.data.tile_selection import MIN_TISSUE, MPP, TILE, Selection
 from tfbig.cli.settings.feature_settings import FeaturesSettings
@@ -163,8 +164,7 @@ def _with_tiles(settings: FeaturesSettings) -> FeaturesSettings:
     """Fill in the tiles of the encoder where no flag and no file of `--coords` says others."""
     if settings.coords is not None:
         return settings
-    entry = PATHOLOGY_ENCODERS.get(settings.encoder)
-    size, mpp = (TILE, MPP) if entry is None else (entry.tile, entry.mpp)
+    size, mpp = default_tiles(settings.encoder, TILE, MPP)
     share = MIN_TISSUE if settings.min_tissue is None else settings.min_tissue
     settings = slide_batch.with_resolution(settings, mpp=mpp)
     return replace(settings, tile=settings.tile or size, min_tissue=share)

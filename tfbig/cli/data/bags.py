@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -14,12 +14,20 @@ import numpy as np
 
 from tfbig import SourceError, mil
 from tfbig.cli import messages
-from tfbig.cli.data import cohort, run_data, slide_folders, target_columns, tile_coords
+from tfbig.cli.data import (
+    cohort,
+    encoder_tiles,
+    run_data,
+    slide_folders,
+    target_columns,
+    tile_coords,
+)
 from tfbig.cli.data.run_data import UNREADABLE, Data, Opened
 from tfbig.cli.data.scales import SAME
 from tfbig.cli.data.tile_selection import MIN_TISSUE, MPP, TILE, Selection
 from tfbig.cli.paths import FlagError
 from tfbig.cli.settings import data_kinds
+from tfbig.cli.settings.choices import PUBLISHED
 from tfbig.cli.settings.tasks import MILSettings
 from tfbig.sources import Bag, Coords, Filled, open_bag, read_coords
 from tfbig.sources.resolution import one_size
@@ -34,8 +42,10 @@ def load(settings: MILSettings) -> Data:
             "To try it on drawn bags: python -m tfbig.recipes.write_drawn_bags FOLDER, and --data FOLDER."
         )
     data: Data = data_kinds.KINDS["bags"][settings.bags].open(settings)
+    if settings.encoder_input == PUBLISHED:
+        data = data.mapped(lambda part: _each(part, _as_published(settings.encoder))).checked()
     if (share := settings.min_grey) is not None:
-        data = data.mapped(lambda part: _foreground(part, share)).checked()
+        data = data.mapped(lambda part: _each(part, partial(mil.foreground, share=share))).checked()
     if settings.fill and not settings.test_only and settings.sample and settings.sample >= 1:
         data = replace(data, train=_filled(data.train, int(settings.sample)))
     return data
@@ -62,12 +72,17 @@ def large_enough(data: Data, smallest: int) -> Data:
     return data.mapped(checked).checked()
 
 
-def _foreground(part: mil.BagSet, share: float) -> mil.BagSet:
-    """Drop background tiles, and bags that have no others."""
+def _as_published(encoder: str) -> Callable[[Bag], Bag]:
+    """Return what resizes and cuts the tiles of a bag as the encoder expects them."""
+    return lambda tiles: encoder_tiles.prepared(tiles, encoder)
+
+
+def _each(part: mil.BagSet, change: Callable[[Bag], Bag]) -> mil.BagSet:
+    """Change each bag, without the bags for which that is an error, such as those of background alone."""
     bags, kept, failed = [], np.zeros(len(part.bags), bool), list(part.failed)
     for place, bag in enumerate(part.bags):
         try:
-            bags.append(mil.foreground(bag, share))
+            bags.append(change(bag))
             kept[place] = True
         except SourceError as error:
             failed.append((bag.name, messages.in_flags(error)))
@@ -195,7 +210,10 @@ def _tiles_of(settings: MILSettings, coords: Mapping[Path, Coords]) -> dict[str,
 
     They are saved with the run, so that predictions use the same.
     """
-    size, resolution, share = settings.tile or TILE, {"mpp": MPP}, MIN_TISSUE
+    size, mpp, share = TILE, MPP, MIN_TISSUE
+    if settings.encoder_input == PUBLISHED:
+        size, mpp = encoder_tiles.default_tiles(settings.encoder, size, mpp)
+    size, resolution = settings.tile or size, {"mpp": mpp}
     if coords:
         first = next(iter(coords.values()))
         size, resolution = first.size, tile_coords.resolution_of(first)

@@ -10,12 +10,13 @@ import numpy as np
 
 from tfbig import SourceError, mil, sources
 from tfbig.cli import machine, slide_batch
-from tfbig.cli.data import background, stain, tile_coords
+from tfbig.cli.data import background, encoder_tiles, stain, tile_coords
 from tfbig.cli.data.tile_selection import MIN_TISSUE, MPP, Selection
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.predictor import Predictor
 from tfbig.cli.predictors.results import Config
 from tfbig.cli.settings import choices
+from tfbig.cli.settings.choices import PUBLISHED
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.tasks import evaluation
 from tfbig.results import run_folder
@@ -30,7 +31,9 @@ class Bags(Predictor):
         super().__init__(settings)
         background.refuse(background.resolved(settings), results.BY_PATCHES)
         _check_network(settings.model, plain)
-        self.size, _, channels = plain.inputs[0].shape[2:]
+        size, _, channels = plain.inputs[0].shape[2:]
+        self.encoder = config["encoder"] if config.get("encoder_input") == PUBLISHED else ""
+        self.size = _tile(self.encoder, config, size)
         self.target = results.target_of(settings, plain.outputs[0].shape[-1], config)
         settings = replace(
             settings,
@@ -62,6 +65,7 @@ class Bags(Predictor):
         image = results.network_input(image, settings)
         tiles: sources.Bag = coords.tiles_of(image, slide.shape)
         self.pixels[path] = image.mpp
+        tiles = encoder_tiles.prepared(tiles, self.encoder)
         if self.foreground:
             tiles = mil.foreground(tiles, self.foreground)
             coords = replace(coords, coords=np.asarray(tiles.coords))
@@ -93,8 +97,8 @@ class Bags(Predictor):
         coords = tile_coords.of_slide(file, slide, self.resolution)
         if coords.size != self.size:
             raise SourceError(
-                f"{file}: holds tiles of {coords.size} pixels; the network expects {self.size}. Use tiles of tfbig "
-                f"tile --tile {self.size}."
+                f"{file}: holds tiles of {coords.size} pixels; expected {self.size}, as in training. Use tiles of "
+                f"tfbig tile --tile {self.size}."
             )
         return coords
 
@@ -111,6 +115,14 @@ def _check_network(name: str, plain: Any) -> None:
         raise SourceError(
             f"{name}: expects tiles of {rows} x {columns} pixels; only square tiles are supported."
         )
+
+
+def _tile(encoder: str, config: Config, size: int) -> int:
+    """The rows and columns of a tile: those of the run if tiles are resized for the encoder, else of its input."""
+    if not encoder:
+        return size
+    tile: int = config.get("tile") or encoder_tiles.default_tiles(encoder, size, MPP)[0]
+    return tile
 
 
 def _min_tissue(settings: PredictSettings, config: Config) -> float:

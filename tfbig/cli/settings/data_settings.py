@@ -184,7 +184,8 @@ class TileSettings:
 
     tile: int | None = flag(
         type=types.count,
-        help="rows and columns of an instance, in pixels (default: that of --coords, else 256)",
+        help="rows and columns of an instance, in pixels (default: that of --coords, else of --encoder-input "
+        "published, else 256)",
         only_if=SLIDES,
     )
     coords: str | None = flag(

@@ -178,6 +178,14 @@ class MILNetwork:
         "frozen trains nothing of it)",
         only_if={"encoder": PATHOLOGY_ENCODERS},
     )
+    encoder_input: str | None = flag(
+        choices={
+            choices.PUBLISHED: "tiles are resized and cut to the input of the published weights, as by tfbig features",
+            choices.OF_THE_TILE: "the encoder has the size of the tiles",
+        },
+        help="what an encoder of pathology reads (default: published with --encoder-weights, else tile)",
+        only_if={"encoder": PATHOLOGY_ENCODERS},
+    )
     hidden: int = flag(
         128,
         type=types.count,

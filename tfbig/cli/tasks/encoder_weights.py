@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from tfbig import SourceError
 from tfbig.cli import load_model, paths
-from tfbig.cli.settings.choices import IMAGENET, RANDOM
+from tfbig.cli.settings.choices import IMAGENET, OF_THE_TILE, PUBLISHED, RANDOM
 from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
 from tfbig.cli.settings.tasks import ImageSettings, MILSettings
@@ -65,6 +65,33 @@ def with_scale(settings: S) -> S:
     mean, std = _known_scale(weights)
     print(f"--mean {_shown(mean)} --std {_shown(std)}: those of --encoder-weights {weights}")
     return replace(settings, mean=mean, std=std)
+
+
+def with_input(settings: MILSettings) -> MILSettings:
+    """Fill in what an encoder of pathology reads, and say so if tiles become the input of the published weights.
+
+    Runs of before, without the setting, read tiles as they are.
+    """
+    if settings.encoder not in PATHOLOGY_ENCODERS:
+        return settings
+    found = settings.encoder_input or _input_of(settings)
+    if found == PUBLISHED:
+        size = PATHOLOGY_ENCODERS[settings.encoder].size
+        print(f"--encoder-input {found}: {settings.encoder} reads tiles of {size} x {size} pixels")
+    return replace(settings, encoder_input=found)
+
+
+def _input_of(settings: MILSettings) -> str:
+    """What an encoder reads without a flag: that of the run that is continued or whose weights are taken."""
+    weights, out = settings.encoder_weights, Path(settings.out or "")
+    if settings.test_only or (settings.resume and (out / run_folder.CONFIG).is_file()):
+        return OF_THE_TILE
+    if weights is None:
+        return OF_THE_TILE
+    if not _is_run(weights):
+        return PUBLISHED
+    saved = read_yaml(Path(weights) / run_folder.CONFIG)
+    return saved.get("encoder_input") or OF_THE_TILE
 
 
 def _with_own_scale(settings: S) -> S:

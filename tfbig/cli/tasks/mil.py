@@ -28,6 +28,7 @@ from tfbig.models.abmilx import ABMILX
 from tfbig.models.clam import CLAM, InstanceLoss
 from tfbig.models.dsmil import DSMIL
 from tfbig.models.dtfd import DTFDMIL, PseudoBagLoss
+from tfbig.models.pathology_encoders import PATHOLOGY_ENCODERS
 from tfbig.models.pooling import ABMIL, MaxPooling, MeanPooling
 from tfbig.models.self_attention import SelfAttentionMIL, TransformerMIL
 from tfbig.models.transmil import TransMIL
@@ -78,8 +79,9 @@ class MIL(LabelTask[MILSettings]):
     loop = "exact"
 
     def resolved(self, settings: MILSettings) -> MILSettings:
-        """Fill in the scale that the encoder expects; in an evaluation, take what the training of the run decided."""
-        return encoder_weights.with_scale(_of_features(super().resolved(settings)))
+        """Fill in scale and input of the encoder; in an evaluation, take what the training of the run decided."""
+        settings = encoder_weights.with_scale(_of_features(super().resolved(settings)))
+        return encoder_weights.with_input(settings)
 
     def opened(self, settings: MILSettings) -> Data:
         """Return the bags that are large enough."""
@@ -254,6 +256,7 @@ def make_models(settings: MILSettings, data: Data, num_outputs: int, loop: str =
         return Models(twin, twin)
     has_norm = settings.norm != "none"
     scale: dict[str, Any] = {"mean": settings.mean, "std": settings.std}
+    _check_tile(settings, shape)
     encoder = encoders.make(settings.encoder, shape, **scale, norm=has_norm)
     is_trained = settings.mode != "frozen" and settings.lora is None
     encoder_weights.load(encoder, settings, is_trained)
@@ -270,6 +273,23 @@ def make_models(settings: MILSettings, data: Data, num_outputs: int, loop: str =
     )
     machine.synchronize_norm(settings, model.twin)
     return Models(model.twin if machine.is_plain(settings) else model, model.twin)
+
+
+def _check_tile(settings: MILSettings, shape: tuple[int, ...]) -> None:
+    """Check that an encoder of pathology can read tiles of `shape`, `(H, W, 3)`.
+
+    Raises:
+        FlagError: It cannot.
+    """
+    entry = PATHOLOGY_ENCODERS.get(settings.encoder)
+    if entry is None:
+        return
+    patch = entry.network.patch
+    if len(shape) != 3 or any(n % patch for n in shape[:2]):
+        raise paths.FlagError(
+            f"--encoder {settings.encoder}: cannot read instances of shape {shape}; expected tiles [H, W, 3] whose "
+            f"sides are multiples of {patch}. Use --encoder-input published, or such a --tile."
+        )
 
 
 def _add_lora(encoder: keras.Model, settings: MILSettings) -> None:
