@@ -10,7 +10,7 @@ from typing import Any
 import cli_runs
 import numpy as np
 import pytest
-from damaged_workers import run_worker
+from damaged_workers import damage_seeds, run_worker
 from samples import write_slide
 
 CASES = 160
@@ -98,7 +98,7 @@ def _changed_text(text: str, suffix: str, rng: np.random.Generator) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", damage_seeds(1, 2))
 def test_commands_on_damaged_folders(seed: int, seeds: Path, tmp_path: Path) -> None:
     rng, folders = np.random.default_rng(seed), []
     for number in range(CASES):

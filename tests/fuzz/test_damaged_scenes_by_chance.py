@@ -9,14 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scene_mutations
-from damaged_workers import run_worker
+from damaged_workers import damage_seeds, run_worker
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", damage_seeds(0))
 @pytest.mark.parametrize("suffix", scene_mutations.SUFFIXES)
-def test_damaged_scenes(tmp_path: Path, suffix: str) -> None:
+def test_damaged_scenes(tmp_path: Path, suffix: str, seed: int) -> None:
     count = int(os.environ.get("TFBIG_FUZZ_COUNT", "200"))
-    rng = np.random.default_rng(int(os.environ.get("TFBIG_FUZZ_SEED", "0")))
+    rng = np.random.default_rng(seed)
     (tmp_path / "seeds").mkdir()
     seeds = {path.suffix: path for path in scene_mutations.write_scene_seeds(tmp_path / "seeds")}
     paths = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,11 @@ from samples import ENVIRONMENT, PROGRAMS
 
 SECONDS = 20
 """Time limit of a file; most take milliseconds."""
+
+
+def damage_seeds(*default: int) -> list[int]:
+    """Seeds of the damage: those of `TFBIG_FUZZ_SEED`, such as "21 22", or the default."""
+    return [int(seed) for seed in os.environ.get("TFBIG_FUZZ_SEED", "").split()] or list(default)
 
 
 def run_worker(program: str, paths: list[Path]) -> dict[str, str]:
