@@ -76,6 +76,11 @@ def check_size(path: PathLike, num_bytes: int, what: str, stored: int | None = N
         )
 
 
+def is_inside(path: PathLike, folder: PathLike) -> bool:
+    """Tell whether a file is in a folder, or in a folder inside it, after following links."""
+    return os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep)
+
+
 def beside(header: PathLike, name: str) -> Path:
     """Find a file that a header names: in the folder of the header, or in a folder inside it.
 
@@ -84,7 +89,7 @@ def beside(header: PathLike, name: str) -> Path:
     """
     folder = Path(header).absolute().parent
     path = folder / name
-    if not os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep):
+    if not is_inside(path, folder):
         raise SourceError(
             f"{header}: names the file {reason_of(name)!r}, which is not in its own folder. Copy both into "
             "one folder, and name the file relative to it."

@@ -7,6 +7,7 @@ import gzip
 import itertools
 import json
 import lzma
+import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -180,3 +181,33 @@ def test_far_too_many_tiny_chunks(tmp_path: Path) -> None:
     zarr.create_array(tmp_path / "a.zarr", shape=(10**6, 10**6), **options)
     with cheap(), pytest.raises(SourceError, match=r"1000000000000 chunks of \(1, 1\), 1 B, which"):
         open_slide(tmp_path / "a.zarr").thumbnail(64)
+
+
+@pytest.mark.parametrize("name", ["none", "gzip 3"])
+@pytest.mark.parametrize("links", ["a chunk", "its folder"])
+def test_links_to_other_folders(name: str, links: str, tmp_path: Path) -> None:
+    """Files elsewhere are never shown as pixels; a link to the whole array is followed."""
+    array = noise(70, 50, 3)
+    path, other = (written(tmp_path / each, name, array) for each in ("a.zarr", "b.zarr"))
+    (tmp_path / "c.zarr").symlink_to(path)
+    np.testing.assert_array_equal(
+        open_slide(tmp_path / "c.zarr").read((0, 9), (0, 9)), array[:9, :9]
+    )
+    (chunk,) = (p for p in ("0.0.0", "c/0/0/0") if (path / p).exists())
+    if links == "a chunk":
+        (path / chunk).unlink()
+        (path / chunk).symlink_to(other / chunk)
+    else:
+        inner = Path(chunk).parts[0]
+        (path / inner).rename(tmp_path / "old")
+        (path / inner).symlink_to(other / inner)
+    with pytest.raises(SourceError, match=r"a\.zarr: the chunk 0(\.0\.0)? is a link to .*b\.zarr"):
+        open_slide(path).read((0, 9), (0, 9))
+
+
+def test_pipes(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.zarr", "none", noise(70, 50, 3))
+    (path / "0.0.0").unlink()
+    os.mkfifo(path / "0.0.0")
+    with pytest.raises(SourceError, match="it is not a regular file"):
+        open_slide(path).read((0, 9), (0, 9))

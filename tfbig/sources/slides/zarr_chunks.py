@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig.errors import SourceError
+from tfbig.sources import untrusted
 from tfbig.units import ceil_div, format_bytes
 
 MAX_CHUNK_BYTES: Final = 2**28
@@ -90,18 +91,27 @@ def decoded_by_c(array: Any) -> bool:
 
 
 def check_chunk(array: Any, place: tuple[int, ...], name: str) -> None:
-    """Raise SourceError if a chunk in a folder decodes to more than the array declares.
+    """Raise SourceError if a chunk in a folder is elsewhere, or decodes to more than the array declares.
 
     `place` is the number of the chunk, or of the shard, along each axis.
 
     Raises:
-        SourceError: The chunk, or a chunk in the shard, decodes to too many bytes.
+        SourceError: The file of the chunk is a link to another folder, a pipe or a device; or the chunk, or a chunk in
+            the shard, decodes to too many bytes.
         Exception: The chunk is damaged; each library raises its own.
     """
     names = [_name(codec) for codec in array.compressors]
     compressors = [each for each in names if each != _CHECKSUM]
     file = Path(array.store.root) / array.path / array.metadata.encode_chunk_key(place)
-    if not compressors or not file.is_file():
+    if not file.exists():
+        return
+    untrusted.regular_file(file)
+    if not untrusted.is_inside(file, array.store.root):
+        raise SourceError(
+            f"{name}: the chunk {file.name} is a link to {os.path.realpath(file)}, which is not in its folder. Copy it "
+            "there."
+        )
+    if not compressors:
         return
     expected = math.prod(array.chunks) * array.dtype.itemsize
     limit = (
