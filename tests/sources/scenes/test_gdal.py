@@ -108,6 +108,21 @@ def test_files_of_erdas_beside_an_image(tmp_path: Path) -> None:
     assert "is a file of ERDAS" in refused(path)
 
 
+SERVER = (
+    "<GDAL_WMS><Service name='TMS'><ServerUrl>http://127.0.0.1:9/</ServerUrl></Service></GDAL_WMS>"
+)
+GRID = "ncols 2\nnrows 2\nxllcorner 0\nyllcorner 0\ncellsize 1\n1 2\n3 4\n"
+
+
+@pytest.mark.parametrize("suffix", gdal.DRIVERS)
+@pytest.mark.parametrize("content", [SERVER, GRID])
+def test_content_of_another_driver(content: str, suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a{suffix}"
+    path.write_text(content)
+    with pytest.raises(SourceError, match=f"a{suffix}: "):
+        RasterSource(path)
+
+
 def test_pipes(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.tif")
     (tmp_path / "a.vrt").write_text(vrt(source("pipe.tif")))
