@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tifffile
 import zarr
-from cli_runs import patchgd, run_segmentation, write_cohort, write_square
+from cli_runs import MIL, patchgd, run_segmentation, write_cohort, write_square
 from graphs import PLENTY, chain_graph, make_planner, squares
 from keras import layers
 from samples import darkness
@@ -286,20 +286,27 @@ def test_layer_without_a_rule(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("make", "flags", "message"),
     [
         (
+            patchgd,
             ("--sampler", "attention"),
-            "--sampler attention: --head smaller has no attention. Use --",
+            "--sampler attention: --head smaller has none. Use --head",
         ),
         (
+            patchgd,
             ("--strategy", "mirrored", "--inner-accumulate", "2"),
             "--strategy mirrored: adds up gradients of replicas in each step, but with --inner-",
         ),
+        (
+            lambda *flags: [*MIL, *flags],
+            ("--mode", "offload", "--norm", "per_slice"),
+            "--norm per_slice: has the statistics of a slice of --instances-at-once, which --mode offload does not",
+        ),
     ],
 )
-def test_flags_that_cannot_be_combined(flags, message, tmp_path, capsys):
-    argv = [*patchgd(*flags), "--out", str(tmp_path / "out"), "--dry-run"]
+def test_flags_that_cannot_be_combined(make, flags, message, tmp_path, capsys):
+    argv = [*make(*flags), "--out", str(tmp_path / "out"), "--dry-run"]
     error = error_of(capsys, lambda: train.main(argv))
     assert message in error
     assert not ARGUMENT.search(error)

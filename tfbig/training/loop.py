@@ -145,8 +145,8 @@ class Loop:
         replicas = self.worker.replicas
         if steps < replicas:
             raise ValueError(
-                f"{replicas} replicas with BatchNormalization(synchronized=True) need at least as many batches per "
-                f"epoch, received {steps}. Use fewer workers."
+                f"{replicas} replicas with synchronized BatchNormalization need at least as many batches per epoch, "
+                f"received {steps}. Use fewer workers."
             )
         return steps - steps % replicas
 

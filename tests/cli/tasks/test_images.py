@@ -28,7 +28,7 @@ FILES = {
     *("checkpoints", "config.yaml", "history.csv", "kept.weights.h5", "learning_curve.png"),
     *("metrics.json", "model.keras", "predictions.csv", "confusion.png"),
     *("classes.csv", "curves.png"),
-    *("MODEL_CARD.md", "rates.json", "report.html", "versions.json", ".tfbig-files"),
+    *("MODEL_CARD.md", "rates.json", "report.html", "slides.csv", "versions.json", ".tfbig-files"),
 }
 LATENT = {f"latent_{i}.png" for i in range(4)}
 ATTENTION = {f"attention_{i}.png" for i in range(4)} | {"views"}

@@ -168,7 +168,7 @@ def test_unsupported_compressions(
 def test_strip_too_large(tiffs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiff_layout, "_MAX_BAND_BYTES", 5000)
     TiffSource(tiffs["plain_gray"])  # also one strip, but uncompressed rows are read one by one
-    with pytest.raises(SourceError, match=r"strips of 67 x 101, .*: one must .* tile=\(512, 512\)"):
+    with pytest.raises(SourceError, match=r"strips of 67 x 101, .*: one must .* such as of 512 x 512"):
         TiffSource(tiffs["one_strip"])
 
 
@@ -308,3 +308,18 @@ def test_strips_in_the_header(compression: str | None, tmp_path: Path) -> None:
         tiff.pages[0].tags[273].overwrite((0, 0))
     with pytest.raises(SourceError, match=r"a\.tif: has a tile or strip at byte 0"):
         sources.open(path)
+
+
+@pytest.mark.parametrize(("tag", "where"), [(259, "is compressed with"), (262, "are stored as")])
+def test_values_of_tags_that_are_texts_are_one_line(tag: int, where: str, tmp_path: Path) -> None:
+    """A tag of a damaged file may hold any text in place of a number."""
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, np.zeros((32, 32), np.uint8))
+    with tifffile.TiffFile(path) as tiff:
+        place = tiff.pages.first.tags[tag].offset
+    data = bytearray(path.read_bytes())
+    data[place + 2 : place + 12] = struct.pack("<HI", 2, 4) + b"a\n\x01b"  # ASCII, four letters
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match=rf"a\.tif: .*{where} a \?b") as raised:
+        sources.open(path)
+    assert str(raised.value).isprintable()

@@ -309,7 +309,8 @@ def _patchgd(settings: ImageSettings, encoder: Any, head: Any, shape: Shape) -> 
     """
     if settings.sampler == "attention" and not hasattr(head, "attention"):
         raise FlagError(
-            f"--sampler attention: --head {settings.head} has no attention. Use --head abmil, or another --sampler."
+            f"--sampler attention: --head {settings.head} has none. Use --head abmil or transformer, or another "
+            "--sampler."
         )
     accumulate = settings.inner_accumulate
     return PatchGD(

@@ -63,6 +63,8 @@ AGGREGATORS: dict[str, Callable[[MILSettings, int], Any]] = {
 
 SECOND_OUTPUTS = {"clam_sb": "instances", "clam_mb": "instances", "dsmil": "max", "dtfd": "pseudo"}
 """Aggregators with two outputs: the bag, and this one, which has a loss of its own."""
+SLICED = ("accumulate", "frozen")
+"""Values of `--mode` in which a bag goes through the encoder in slices of `--instances-at-once`."""
 BAG_WEIGHTS = {"clam_sb": 0.7, "clam_mb": 0.7, "dsmil": 0.5}
 """Published weights of the loss of the bag, of aggregators where that of the second output has the rest."""
 
@@ -86,6 +88,7 @@ class MIL(LabelTask[MILSettings]):
     def opened(self, settings: MILSettings) -> Data:
         """Return the bags that are large enough."""
         _check_lora(settings)
+        _check_norm(settings)
         least = settings.pseudo_bags if settings.model == "dtfd" else 1
         return bags.large_enough(bags.load(settings), least)
 
@@ -265,7 +268,7 @@ def make_models(settings: MILSettings, data: Data, num_outputs: int, loop: str =
     model = mil.MIL(
         encoder,
         aggregator,
-        settings.instances_at_once if settings.mode in ("accumulate", "frozen") else None,
+        settings.instances_at_once if settings.mode in SLICED else None,
         norm=settings.norm if has_norm else "frozen",
         mode=loop,
         budget=machine.budget(settings),
@@ -307,6 +310,20 @@ def _add_lora(encoder: keras.Model, settings: MILSettings) -> None:
             f"--lora {settings.lora}: --encoder {settings.encoder}: {error}"
         ) from error
     print(f"LoRA of rank {settings.lora}: {count:,} of {encoder.count_params():,} parameters")
+
+
+def _check_norm(settings: MILSettings) -> None:
+    """Check that there are slices, if BatchNormalization has the statistics of one.
+
+    Raises:
+        FlagError: There are none.
+    """
+    sliced = settings.mode in SLICED or settings.encoder == "none"
+    if settings.norm == "per_slice" and not sliced:
+        raise paths.FlagError(
+            f"--norm per_slice: has the statistics of a slice of --instances-at-once, which --mode {settings.mode} "
+            f"does not have. Use --mode {' or '.join(SLICED)}, or another --norm."
+        )
 
 
 def _check_lora(settings: MILSettings) -> None:

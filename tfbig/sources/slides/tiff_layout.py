@@ -258,7 +258,7 @@ def _size(series: tifffile.TiffPageSeries) -> tuple[int, int]:
 def _levels(path: str, series: tifffile.TiffPageSeries) -> list[tifffile.TiffPageSeries]:
     if series.axes not in ("YX", "YXS", "SYX"):
         raise StackError(
-            f"{path}: holds a stack of images, shape {series.shape} with axes '{series.axes}'; "
+            f"{path}: holds a stack of images, shape {series.shape} with axes '{_name(series.axes)}'; "
             "expected one image, 'YX' (gray) or 'YXS' (RGB). Open it with open_slide, which reads channels and planes; "
             "an RGB image must be written with photometric='rgb'."
         )
@@ -343,21 +343,21 @@ def _check_decodable(path: str, page: tifffile.TiffPage) -> None:
     except KeyError as error:
         raise UndecodableError(
             f"{path}: is compressed with {_name(page.compression)}, which cannot be decoded here "
-            f"({error.args[0]}). Install the imagecodecs package, or convert the file to a tiled "
+            f"({_name(error.args[0])}). Install the imagecodecs package, or convert the file to a tiled "
             "TIFF with JPEG, deflate or zstd compression."
         ) from error
 
 
-def _name(value: int) -> str:
-    """TIFF's name for the value of a tag, or the number if tifffile does not know it."""
-    return str(getattr(value, "name", value))
+def _name(value: Any) -> str:
+    """TIFF's name for the value of a tag, or the value if tifffile does not know it: of damaged files, any text."""
+    return reason_of(getattr(value, "name", value))
 
 
 def _layout(path: str, page: tifffile.TiffPage) -> TiffLayout:
     planes, depth, rows, columns, contiguous = page.shaped
     if page.dtype is None or depth != 1:
         raise SourceError(
-            f"{path}: has {page.bitspersample} bits a sample (format {page.sampleformat}) and "
+            f"{path}: has {_name(page.bitspersample)} bits a sample (format {_name(page.sampleformat)}) and "
             f"depth {depth}; expected 8 or 16 bits and depth 1. Convert it to 8 or 16 bits."
         )
     if page.is_tiled:

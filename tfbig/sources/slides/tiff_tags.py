@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import tifffile
 
-from tfbig.errors import Advice, SourceError, SourceWarning
+from tfbig.errors import Advice, SourceError, SourceWarning, reason_of
 from tfbig.sources.rules import Rule
 
 GDAL_METADATA: Final = 42112
@@ -76,8 +76,9 @@ def _orientation(tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> str:
     value = page.tags.valueof(274, 1)
     if value == 1:
         return ""
+    name = reason_of(getattr(value, "name", value))
     return (
-        f"is stored rotated or mirrored (Orientation {getattr(value, 'name', value)}); expected the first row at the "
+        f"is stored rotated or mirrored (Orientation {name}); expected the first row at the "
         "top and the first column at the left. Rotate or flip its pixels, and write it again without the tag "
         "'Orientation'."
     )
