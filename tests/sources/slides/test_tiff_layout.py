@@ -168,7 +168,9 @@ def test_unsupported_compressions(
 def test_strip_too_large(tiffs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiff_layout, "_MAX_BAND_BYTES", 5000)
     TiffSource(tiffs["plain_gray"])  # also one strip, but uncompressed rows are read one by one
-    with pytest.raises(SourceError, match=r"strips of 67 x 101, .*: one must .* such as of 512 x 512"):
+    with pytest.raises(
+        SourceError, match=r"strips of 67 x 101, .*: one must .* such as of 512 x 512"
+    ):
         TiffSource(tiffs["one_strip"])
 
 
