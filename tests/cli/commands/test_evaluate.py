@@ -85,7 +85,7 @@ def test_bags(mil_run, tmp_path):
     config = yaml.safe_load((run / "config.yaml").read_text())
     assert config["class_names"] == ["negative", "positive"]
     before, after = (
-        {key: value for key, value in metrics(folder).items() if "test" in key}
+        {key: value for key, value in metrics(folder).items() if key.startswith("test_")}
         for folder in (run, tmp_path)
     )
     assert before == after
