@@ -19,7 +19,7 @@ SAME = 1.05
 
 
 class Items(NamedTuple):
-    """Return the words for what a run reads.
+    """Words for what a run reads.
 
     Attributes:
         noun: What it is, in the singular.
@@ -45,7 +45,7 @@ IMAGES = WHOLE_SLIDES._replace(noun="image")
 
 
 class Scale(NamedTuple):
-    """Return what is to be said about the pixels of a slide or an image.
+    """Size of the pixels of a slide or an image, and what is to be said about it.
 
     Attributes:
         pixel: Micrometres along rows and columns of a pixel as it is read, or None if unknown.
