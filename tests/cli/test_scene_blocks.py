@@ -11,7 +11,7 @@ from scene_models import small_unet
 
 import tfbig
 from tfbig.cli import scene_blocks
-from tfbig.cli.scene_blocks import Outputs
+from tfbig.cli.scene_blocks import SceneOutputs
 from tfbig.errors import SourceError
 from tfbig.sources import RasterSource
 from tfbig.sources.scenes import cog
@@ -20,27 +20,27 @@ from tfbig.sources.scenes.measured import FilledScene
 
 def test_outputs_of_classes() -> None:
     scores = np.array([[[0.1, 0.7, 0.2], [0.5, 0.2, 0.3]]], np.float32)
-    classes = Outputs(("a", "b", "c"), 3)
+    classes = SceneOutputs(("a", "b", "c"), 3)
     assert (classes.dtype, classes.nodata, classes.names) == (np.uint8, 255, ("class",))
     assert classes.convert(scores)[..., 0].tolist() == [[1, 0]]
-    both = Outputs(("a", "b", "c"), 3, probabilities=True)
+    both = SceneOutputs(("a", "b", "c"), 3, probabilities=True)
     assert both.names == ("class", "a", "b", "c")
     assert both.convert(scores).tolist() == [[[1, 10, 70, 20], [0, 50, 20, 30]]]
-    yes = Outputs(("no", "yes"), 1, 0.6, probabilities=True)
+    yes = SceneOutputs(("no", "yes"), 1, 0.6, probabilities=True)
     assert yes.names == ("class", "yes")
     assert yes.convert(np.array([[[0.5], [0.7]]]))[..., 0].tolist() == [[0, 1]]
-    many = Outputs(tuple(map(str, range(256))), 256)
+    many = SceneOutputs(tuple(map(str, range(256))), 256)
     assert (many.dtype, many.nodata) == (np.uint16, 65535)
-    assert Outputs(tuple(map(str, range(255))), 255).dtype == np.uint8
+    assert SceneOutputs(tuple(map(str, range(255))), 255).dtype == np.uint8
 
 
 def test_outputs_of_values() -> None:
-    values = Outputs((), 2)
+    values = SceneOutputs((), 2)
     assert (values.dtype, values.names) == (np.float32, ("value 0", "value 1"))
     assert np.isnan(values.nodata)
     outputs = np.array([[[1.5, -2]]])
     np.testing.assert_array_equal(values.convert(outputs), outputs)
-    assert Outputs((), 1).names == ("value",)
+    assert SceneOutputs((), 1).names == ("value",)
 
 
 def test_fill(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_only_missing_blocks_are_predicted(tmp_path: Path, monkeypatch: pytest.M
                 raise KeyboardInterrupt
 
     monkeypatch.setattr(scene_blocks, "BlockWriter", Remembered)
-    arguments = (big, filled, tmp_path / "out.tif", Outputs(("a", "b", "c"), 3), {"model": 1})
+    arguments = (big, filled, tmp_path / "out.tif", SceneOutputs(("a", "b", "c"), 3), {"model": 1})
     with pytest.raises(KeyboardInterrupt):
         scene_blocks.predict(*arguments)
     done = scene_blocks.predict(*arguments)

@@ -26,7 +26,7 @@ Pixels = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Outputs:
+class SceneOutputs:
     """Meaning of the channels of a network: scores of classes, or values.
 
     Attributes:
@@ -98,7 +98,7 @@ def predict(
     model: Any,
     image: FilledScene,
     path: Path,
-    outputs: Outputs,
+    outputs: SceneOutputs,
     identity: Mapping[str, Any],
     skip: bool = False,
 ) -> Predicted:
@@ -158,7 +158,7 @@ def _block(
     image: FilledScene,
     block: Rectangle,
     valid: npt.NDArray[np.bool_],
-    outputs: Outputs,
+    outputs: SceneOutputs,
     skip: bool,
     scratch: Path,
 ) -> tuple[Pixels, float]:
@@ -181,11 +181,11 @@ def _block(
     return predicted.read_window(*inside), share
 
 
-def _nodata(outputs: Outputs) -> Pixels:
+def _nodata(outputs: SceneOutputs) -> Pixels:
     return np.array(outputs.nodata, outputs.dtype)
 
 
-def _counted(writer: BlockWriter, outputs: Outputs) -> tuple[npt.NDArray[np.int64], int]:
+def _counted(writer: BlockWriter, outputs: SceneOutputs) -> tuple[npt.NDArray[np.int64], int]:
     """Count the pixels of each class, and those without a measurement, of all blocks."""
     counts, missing = np.zeros(len(outputs.classes), np.int64), 0
     if outputs.classes:

@@ -22,7 +22,7 @@ Measure = Callable[[Floats], Floats]
 Rows = Sequence[Mapping[str, str]]
 NUM_SAMPLES = 1000
 LEVEL = 0.95
-ENDS = ("_low", "_high")
+INTERVAL_SUFFIXES = ("_low", "_high")
 """Endings of the metrics of a run that are ends of an interval."""
 _ITEMS = ("bag", "image", "scene", "slide", "volume")
 """Columns of `predictions.csv` that name what was predicted."""

@@ -51,7 +51,7 @@ def load(settings: MILSettings) -> Data:
     return data
 
 
-def large_enough(data: Data, smallest: int) -> Data:
+def without_small_bags(data: Data, smallest: int) -> Data:
     """Keep the bags of `smallest` instances or more, which can be split into pseudo-bags; list others as failed.
 
     Raises:
@@ -132,7 +132,7 @@ def of_slides(settings: MILSettings) -> Data:
     if settings.coords:
         _check_pixels(data, settings.coords, coords, asked)
         decided |= _measured(settings, data, asked)
-    return replace(data, decided=decided, placed_on=opener.placed_on)
+    return replace(data, decided=decided, origin_of=opener.origin_of)
 
 
 def of_features(settings: MILSettings) -> Data:

@@ -26,7 +26,7 @@ from tfbig.cli.data import (
     target_columns,
 )
 from tfbig.cli.data.feature_folders import FeatureFiles
-from tfbig.cli.data.run_data import Data, Opened, Placed
+from tfbig.cli.data.run_data import Data, Opened, Origin
 from tfbig.cli.data.scales import TABLE
 from tfbig.cli.data.slide_folders import SlideFiles
 from tfbig.cli.data.target_columns import Labelled, TargetColumns
@@ -314,7 +314,7 @@ class Opener:
             table=scales.with_pixels(data.table, self.scales, lambda row: title_of(row["path"])),
         )
 
-    def placed_on(self, bag: sources.Bag) -> Placed | None:
+    def origin_of(self, bag: sources.Bag) -> Origin | None:
         """A function that opens the slide of a bag of `tiles`, and its tiles; None for other bags."""
         if bag.name not in self._tiled:
             return None

@@ -11,7 +11,7 @@ from tfbig.errors import SourceError, TfbigError, one_line
 from tfbig.sources import Bag, Coords, Slide
 from tfbig.sources.table import SPLITS, Row, Table
 
-Placed: TypeAlias = tuple[Callable[[], Slide], Coords]
+Origin: TypeAlias = tuple[Callable[[], Slide], Coords]
 """Function that opens the slide of a bag, and the tiles of the bag."""
 UNREADABLE = (TfbigError, OSError, ValueError, MemoryError)
 """Errors of a file that is left out."""
@@ -91,7 +91,7 @@ class Data:
         cases: Names of the cases, if labels number them.
         table: Rows that say which slide is in which split, if known.
         decided: Settings that the data decide, which are saved with the run.
-        placed_on: Function from a bag to a function that opens its slide, and its tiles; None for other bags.
+        origin_of: Function from a bag to a function that opens its slide, and its tiles; None for other bags.
     """
 
     train: Any
@@ -101,7 +101,7 @@ class Data:
     cases: tuple[str, ...] = ()
     table: tuple[dict[str, Any], ...] = ()
     decided: Mapping[str, Any] = field(default_factory=dict)
-    placed_on: Callable[[Bag], Placed | None] = lambda bag: None
+    origin_of: Callable[[Bag], Origin | None] = lambda bag: None
 
     @classmethod
     def of(cls, sets: Sequence[Any], classes: tuple[str, ...] = (), **others: Any) -> Data:

@@ -17,7 +17,7 @@ from tfbig.cli.paths import FlagError
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.predictor import Predictor
 from tfbig.cli.predictors.results import Config
-from tfbig.cli.scene_blocks import Outputs, Predicted
+from tfbig.cli.scene_blocks import Predicted, SceneOutputs
 from tfbig.cli.settings.choices import BANDS
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.results import scene_pictures, slide_viewer
@@ -49,11 +49,11 @@ class Scenes(Predictor):
         self.skips = (settings.background or config.get("background")) == "skip"
         self.bands, channels = plain.inputs[0].shape[-1], plain.outputs[0].shape[-1]
         if config.get("target") == "regression" or (not config and _is_linear(plain)):
-            self.outputs = Outputs((), channels)
+            self.outputs = SceneOutputs((), channels)
         else:
             names = results.classes_of(settings, max(channels, 2), config.get("class_names"))
             probabilities = settings.probabilities
-            self.outputs = Outputs(names, channels, settings.threshold, probabilities)
+            self.outputs = SceneOutputs(names, channels, settings.threshold, probabilities)
         self.settings = replace(
             settings, input=BANDS, class_names=self.outputs.classes or None, reader="rasterio"
         )

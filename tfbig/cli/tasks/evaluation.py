@@ -22,7 +22,7 @@ from tfbig.system.output_folder import file_in
 
 Explain = Callable[[Any], Mapping[str, Any]]
 """Function from a bag to logits, attention and scores, see `tfbig.mil.MIL.explain`."""
-MAPS = 4
+MOST_MAPS = 4
 """Largest number of bags without a slide whose attention is drawn."""
 
 
@@ -62,7 +62,7 @@ def logits_of(explanation: Mapping[str, Any]) -> npt.NDArray[Any]:
 def draw_maps(
     target: Target, explain: Explain, data: Data, folder: Path, predicted: Predicted
 ) -> None:
-    """Draw the attention of all test slides; of other bags the first by the target, at most `MAPS`.
+    """Draw the attention of all test slides; of other bags the first by the target, at most `MOST_MAPS`.
 
     Args:
         target: What is predicted.
@@ -72,17 +72,17 @@ def draw_maps(
         predicted: Predictions of the test bags.
     """
     test = data.judged
-    others = target.first_drawn(test, predicted.predictions)[:MAPS]
-    drawn = [n for n, bag in enumerate(test.bags) if data.placed_on(bag) or n in others]
+    others = target.first_drawn(test, predicted.predictions)[:MOST_MAPS]
+    drawn = [n for n, bag in enumerate(test.bags) if data.origin_of(bag) or n in others]
     for place, number in enumerate(drawn):
         bag, attention = test.bags[number], predicted.attention[number]
         attention = explain(bag)["attention"] if attention is None else attention
         truth = in_words(target.truth(test.labels[number], data))
         title = f"{bag.name}: {truth}, predicted {target.caption(predicted.predictions[number])}"
-        if (placed := data.placed_on(bag)) is None:
+        if (origin := data.origin_of(bag)) is None:
             draw_attention(folder, f"attention_{place}", bag, attention, title)
         else:
-            _draw_on_slide(folder, f"attention_{place}", *placed, attention, title)
+            _draw_on_slide(folder, f"attention_{place}", *origin, attention, title)
 
 
 def in_words(truth: Mapping[str, Any]) -> str:

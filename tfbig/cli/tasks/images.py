@@ -34,7 +34,7 @@ Shape = tuple[int | None, ...]
 """Extents and channels of images; None where they differ."""
 INNER_GRID = "inner_grid"
 """Name of the latent grid of a patch, in a hierarchy."""
-MAPS = 4
+MOST_MAPS = 4
 """Largest number of test images whose latent grid is drawn."""
 
 
@@ -336,7 +336,9 @@ def draw_latent(
 ) -> None:
     """Draw the latent grid of the first test images, and the attention of a head that has one."""
     test = data.judged
-    for number, (image, label) in enumerate(zip(test.images[:MAPS], test.labels, strict=False)):
+    for number, (image, label) in enumerate(
+        zip(test.images[:MOST_MAPS], test.labels, strict=False)
+    ):
         with image.lent() as handle:
             z = model.latent(tf.constant([handle]))
         truth = evaluation.in_words(target.truth(label, data))

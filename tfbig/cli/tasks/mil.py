@@ -90,7 +90,7 @@ class MIL(LabelTask[MILSettings]):
         _check_lora(settings)
         _check_norm(settings)
         least = settings.pseudo_bags if settings.model == "dtfd" else 1
-        return bags.large_enough(bags.load(settings), least)
+        return bags.without_small_bags(bags.load(settings), least)
 
     def sizes(self, part: mil.BagSet) -> str:
         """Return the numbers of instances, in words."""

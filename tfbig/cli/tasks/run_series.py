@@ -201,7 +201,7 @@ def table(
     names = [
         name
         for name in first
-        if not name.endswith(judgement.ENDS)
+        if not name.endswith(judgement.INTERVAL_SUFFIXES)
         and all(_is_measured(m.get(name)) for m in (first, *others))
     ]
     ends = intervals or {}

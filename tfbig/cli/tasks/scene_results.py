@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tfbig.cli import scene_blocks
 from tfbig.cli.data.scenes import LabelledScene
 from tfbig.cli.identity import of_model
-from tfbig.cli.scene_blocks import Outputs
+from tfbig.cli.scene_blocks import SceneOutputs
 from tfbig.cli.settings.scene_settings import SceneSettings
 from tfbig.cli.tasks.task import Models
 from tfbig.metrics.confusion import Confusion
@@ -99,10 +99,10 @@ class ValueSums:
         return found | ({"r2": 1 - self.squares / self.spread} if self.spread else {})
 
 
-def outputs_of(settings: SceneSettings) -> Outputs:
+def outputs_of(settings: SceneSettings) -> SceneOutputs:
     """The values that the network gives for a pixel, by settings with what the data decided."""
     names = settings.class_names or ()
-    return Outputs(names, len(names)) if settings.target == "class" else Outputs((), 1)
+    return SceneOutputs(names, len(names)) if settings.target == "class" else SceneOutputs((), 1)
 
 
 def evaluate(
@@ -135,7 +135,7 @@ def draw(
     folder: Path,
     scene: LabelledScene,
     prediction: RasterSource,
-    outputs: Outputs,
+    outputs: SceneOutputs,
     found: Mapping[str, float],
 ) -> None:
     """Draw a scene with its labels and prediction, as a picture and for the view of the report.
@@ -173,7 +173,7 @@ def _sampled(
     return np.array(lines[0]), np.array(lines[1])
 
 
-def _nothing(outputs: Outputs) -> Confusion | ValueSums:
+def _nothing(outputs: SceneOutputs) -> Confusion | ValueSums:
     return Confusion.empty(len(outputs.classes)) if outputs.classes else ValueSums()
 
 
@@ -183,7 +183,7 @@ def metrics_of(sums: Confusion | ValueSums) -> dict[str, float]:
 
 
 def _compared(
-    scene: LabelledScene, prediction: RasterSource, outputs: Outputs
+    scene: LabelledScene, prediction: RasterSource, outputs: SceneOutputs
 ) -> Confusion | ValueSums:
     """Count or sum over a scene, where its labels are known."""
     sums = _nothing(outputs)
