@@ -184,6 +184,7 @@ def test_losses_of_two_outputs():
     """Weights of both losses are published ones, or those of --bag-weight; --sum multiplies them."""
     for settings, expected in (
         (MILSettings(model="clam_sb"), (0.7, 0.3)),
+        (MILSettings(model="clam_mb"), (0.7, 0.3)),
         (MILSettings(model="dsmil"), (0.5, 0.5)),
         (MILSettings(model="clam_mb", bag_weight=0.9, accumulate=2, sum=True), (1.8, 0.2)),
         (MILSettings(model="dtfd"), (1, 1)),
