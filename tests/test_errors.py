@@ -79,7 +79,7 @@ def messages(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_messages_that_reach_the_command_line_name_no_python(package: str) -> None:
-    """What to do is an `Advice` where it names arguments, so that the command line can name flags."""
+    """Errors say what to do by an `Advice` where they name arguments, so that the command line can name flags."""
     named = re.compile(rf"\b({'|'.join(names_of_modules())})\b")
     modules = Path(tfbig.__file__).parent.joinpath(package).rglob("*.py")
     found = {path.name: [*messages(path)] for path in modules}

@@ -146,8 +146,10 @@ class Streamed(tf_errors.UnwrappedCall):
             name=self.name,  # type: ignore[attr-defined]
             max_elements=self.max_elements or MAX_ELEMENTS,
         )
+        device = backend.accelerator()
+        graph.even = device is not None
         planner = Planner(graph, Limits(DEFAULT_STRIPS), options)
-        return Program(graph, planner, [backend.accelerator()])
+        return Program(graph, planner, [device])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         """The shape and dtype of the output without running the layer."""

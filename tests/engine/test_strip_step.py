@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from exactness import assert_same, integer_weights, integers
+from exactness import FLOAT64, assert_same, integer_weights, integers
+from layer_paths import float_type
 
+import tfbig
 from tfbig.engine.input_images import InputImage
 from tfbig.engine.strip_step import StripStep
 from tfbig.engine.sweep_tensors import (
@@ -27,8 +30,8 @@ from tfbig.plan.sweeps import schedule
 ROWS, STRIPS = 11, 4
 
 
-@pytest.fixture
-def sweep() -> tuple[Canonical, SweepTensors, keras.Model]:
+@pytest.fixture(params=[False, True], ids=["as needed", "of one size"])
+def sweep(request: pytest.FixtureRequest) -> tuple[Canonical, SweepTensors, keras.Model]:
     """A sweep of two convolutions that read one image, and a sum over rows; its tensors, and the model."""
     image = keras.Input((None, None, 2))
     x = keras.layers.Conv2D(3, 3, padding="same", name="first")(image)
@@ -38,7 +41,7 @@ def sweep() -> tuple[Canonical, SweepTensors, keras.Model]:
     model = keras.Model(image, keras.layers.GlobalMaxPooling2D()(x))
     model.set_weights(integer_weights(model))
     graph = keras_reader.read(model, True)
-    first = schedule(graph)[0]
+    first = replace(schedule(graph)[0], even=request.param)
     canonical = Canonical(graph, first)
     sizes = graph.extents({graph.inputs[0]: (ROWS, 5)})
     table = first.table({v: size[0] for v, size in sizes.items()}, STRIPS)
@@ -119,3 +122,34 @@ def test_pullback_goes_to_the_maxima(sweep: tuple[Canonical, SweepTensors, keras
     maxima = np.asarray(inner) == np.asarray(result)[:, None, None]
     assert np.array_equal(np.asarray(gradient) != 0, maxima)
     assert_same(tf.reduce_sum(gradient, [1, 2]), tf.ones([2, 3]), 1e-6)
+
+
+def strided_network() -> keras.Model:
+    """Windows with strides, dilation and padding, enlargement, and images that are added and joined."""
+    layers = keras.layers
+    image = keras.Input((None, None, 3))
+    x = first = layers.BatchNormalization()(layers.Conv2D(4, 3, padding="same")(image))
+    x = layers.DepthwiseConv2D(5, padding="same")(layers.Conv2D(4, 3, padding="same")(x))
+    x = layers.Add()([x, first])
+    y = layers.MaxPooling2D(3, 2, padding="same")(x)
+    y = layers.BatchNormalization()(layers.Conv2D(6, 3, strides=2, padding="same")(y))
+    y = layers.Conv2DTranspose(4, 4, padding="same")(layers.UpSampling2D(4)(y))
+    x = layers.Concatenate()([x, y])
+    return keras.Model(image, layers.Conv2D(2, 2, padding="same", dilation_rate=2)(x))
+
+
+@pytest.mark.parametrize("rows", [4, 7, 20])
+def test_strips_of_one_size_equal_plain_keras(rows: int) -> None:
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(2, 44, 36, 3)), draw.normal(size=(2, 44, 36, 2))
+    with float_type("float64"):
+        model, twin = strided_network(), strided_network()
+        twin.set_weights(model.get_weights())
+        streamed = tfbig.stream(model, strip_rows=rows, devices="/CPU:0")
+        plan = streamed.plan(x.shape)
+        assert plan.strips > 1 and all(sweep.even for sweep in plan.sweeps)
+        assert_same(streamed(x, training=False), twin(x, training=False), FLOAT64)
+        for each in (streamed, twin):
+            each.compile(keras.optimizers.SGD(0.1), "mse")
+            each.train_on_batch(x, y)
+        assert_same(model.get_weights(), twin.get_weights(), FLOAT64)

@@ -9,6 +9,7 @@ from exactness import FLOAT64, assert_same, gradients
 from layer_pairs import IMAGE, TABLE, Row, compare, every_kind, images, pair
 
 from tfbig import layers
+from tfbig.system import backend
 
 
 @pytest.mark.slow
@@ -39,6 +40,22 @@ def test_eager_tape(kind: type) -> None:
         twin_variables = twin.trainable_variables if variables else []
         expected = gradients(lambda x: twin(x, training=True), x, twin_variables)
         assert_same(actual, expected, 0.0 if row.exact else FLOAT64)
+
+
+@pytest.mark.parametrize(
+    "kind", [layers.BigConv2D, layers.BigDepthwiseConv2D, layers.BigMaxPooling2D]
+)
+def test_strips_of_one_size(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an accelerator, here a CPU in its place, all strips have one size."""
+    monkeypatch.setattr(backend, "accelerator", lambda: "/CPU:0")
+    row = TABLE[kind]
+    big, twin = pair(kind, row, max_elements=1)
+    x = images(row, IMAGE, big.compute_dtype)
+    actual = gradients(lambda x: big(x, training=True), x, big.trainable_variables)
+    expected = gradients(lambda x: twin(x, training=True), x, twin.trainable_variables)
+    assert_same(actual, expected, 0.0 if row.exact else FLOAT64)
+    programs = [program for program in big._programs.values() if program is not None]
+    assert programs and all(program.graph.even for program in programs)
 
 
 def test_persistent_tape() -> None:

@@ -82,7 +82,7 @@ def with_input(settings: MILSettings) -> MILSettings:
 
 
 def _input_of(settings: MILSettings) -> str:
-    """What an encoder reads without a flag: that of the run that is continued or whose weights are taken."""
+    """The input of an encoder if no flag gives it: as in the run that is continued or whose weights are taken."""
     weights, out = settings.encoder_weights, Path(settings.out or "")
     if settings.test_only or (settings.resume and (out / run_folder.CONFIG).is_file()):
         return OF_THE_TILE
