@@ -10,7 +10,7 @@ import tensorflow as tf
 from exactness import FLOAT64, assert_same
 from samples import ENVIRONMENT, PROGRAMS
 
-from tfbig.ops.blockwise_attention import blockwise_attention
+from tfbig.ops.blockwise_attention import Pairs, blockwise_attention
 
 WIDTHS = (4, 4, 5)
 """Sizes of a query, a key and a value."""
@@ -171,3 +171,37 @@ def test_memory_is_limited_by_blocks(kind):
     command = [sys.executable, str(PROGRAMS / "attention_memory.py"), kind]
     result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True)
     assert json.loads(result.stdout.splitlines()[-1]) < 2 * 8000 * 8000 * 4 / 4
+
+
+def masks(queries, keys):
+    """Return masks of pairs as functions of positions: some of them leave a query without keys."""
+    rng = np.random.default_rng(1)
+    table = tf.constant(rng.random((2 * 3, queries, keys)) < 0.5)
+    return {
+        "causal": lambda r, c: r[:, None] >= c,
+        "near": lambda r, c: tf.abs(r[:, None] - c) < 2,
+        "of each head": lambda r, c: tf.gather(tf.gather(table, r, axis=1), c, axis=2),
+        "none of the first": lambda r, c: (r[:, None] > 1) & (c < 4),
+    }
+
+
+@pytest.mark.parametrize("block", [3, 64])
+@pytest.mark.parametrize("name", masks(1, 1))
+def test_masks_and_dropout_match_softmax(name, block):
+    arguments = inputs(7, 11)
+    factors = tf.constant(np.random.default_rng(2).integers(0, 3, (6, 7, 11)), "float64")
+    mask = masks(7, 11)[name]
+
+    def expected(q, k, v):
+        scores = 0.3 * tf.matmul(q, k, transpose_b=True)
+        kept = tf.broadcast_to(mask(tf.range(7), tf.range(11)), (6, 7, 11))
+        scores = tf.where(tf.reshape(kept, scores.shape), scores, -1e300)
+        return tf.matmul(tf.nn.softmax(scores) * tf.reshape(factors, scores.shape), v)
+
+    def some(r, c):
+        return tf.gather(tf.gather(factors, r, axis=1), c, axis=2)
+
+    def blockwise(q, k, v):
+        return blockwise_attention(q, k, v, block, 0.3, Pairs(mask, some))
+
+    assert_same(with_gradients(blockwise, *arguments), with_gradients(expected, *arguments), FLOAT64)

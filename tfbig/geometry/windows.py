@@ -239,6 +239,28 @@ class Fixed:
         return rows
 
 
+@dataclass(frozen=True)
+class Everything:
+    """Axis of an input that every output row reads in full, such as the keys of an attention.
+
+    It does not determine the length of the output.
+
+    Args:
+        causal: Whether an output row reads no input row after its own.
+    """
+
+    causal: bool = False
+
+    def extent(self, size: int) -> int:
+        """Return the length of the input."""
+        return size
+
+    def needs(self, rows: Interval, size: int) -> Interval:
+        """Return the input interval that the output interval `rows` needs."""
+        stop = clip(rows.stop, 1, size) if self.causal else 0 * rows.stop + size
+        return Interval(0 * rows.start, stop)
+
+
 SAME = Window()
 """Window of pixelwise layers: output row `i` needs input row `i`."""
 

@@ -12,12 +12,13 @@ one of three kinds:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any, TypeVar, cast
 
-from tfbig.geometry.windows import SAME, Axis
+from tfbig.geometry.windows import SAME, Axis, Everything
 
 AT_ONCE = 2
 """Number of image strips that are processed at the same time."""
@@ -66,6 +67,7 @@ class Local:
         cheap: Whether recomputing costs less than storing.
         stops_gradient: Whether no gradient flows through it.
         operations: Multiply-adds times two per output pixel, all channels.
+        pair_operations: The same per pair of an output pixel and a pixel of an input that it reads in full.
         im2col: For a convolution, inputs of an output pixel, all channels: columns of the matrix that TensorFlow's
             kernels of its gradients fill without oneDNN.
         waiting: In plain Keras, images of the size of the output, besides it and the inputs, that wait inside the
@@ -89,6 +91,7 @@ class Local:
     cheap: bool = False
     stops_gradient: bool = False
     operations: int = 0
+    pair_operations: int = 0
     im2col: int = 0
     waiting: int = 0
     compiled: bool = False
@@ -408,6 +411,7 @@ class Graph:
             sizes_of_output = [
                 output_extent(node, position, extents[node.inputs[position]])
                 for position in node.image_positions
+                if not reads_all(node, position)
             ]
             if isinstance(node.op, Local):
                 extents[node.output] = _common_size(node.name, sizes_of_output)
@@ -441,6 +445,20 @@ def axes_of(node: Node, position: int) -> tuple[Axis, ...]:
     """Return the axes of one image input, rows first; a reduction reads every row once."""
     axes = node.op.axes[position] if isinstance(node.op, Local) else None
     return axes or (SAME,)
+
+
+def reads_all(node: Node, position: int) -> bool:
+    """Return whether every output pixel of a node reads an image input in full along one of its axes."""
+    return any(isinstance(axis, Everything) for axis in axes_of(node, position))
+
+
+def pairs_of(node: Node, extents: Mapping[int, Size]) -> int:
+    """Return the pixels of an input that every output pixel of a node reads because it reads the axes in full, or 0."""
+    for p in node.image_positions:
+        if reads_all(node, p):
+            along = zip(axes_of(node, p), extents[node.inputs[p]], strict=True)
+            return prod(n for axis, n in along if isinstance(axis, Everything))
+    return 0
 
 
 def output_extent(node: Node, position: int, size: Size) -> Size:

@@ -1,29 +1,54 @@
 """Exact attention in blocks of queries and keys, for sequences whose score matrix does not fit in memory.
 
 The softmax over blocks of keys is online (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018),
-the backward pass recomputes each block from the logarithm of that sum (Dao et al., "FlashAttention", NeurIPS 2022):
+the backward pass recomputes each block from its sum (Dao et al., "FlashAttention", NeurIPS 2022):
 
-    s  = q_i k_j^T / sqrt(d)                   a block of scores
-    p  = exp(s - lse_i)                        a block of the softmax, with lse_i = log(sum over j of exp(s))
-    dv_j += p^T dy_i
-    ds = p * (dy_i v_j^T - sum(dy_i * y_i))
-    dq_i += ds k_j / sqrt(d)
-    dk_j += ds^T q_i / sqrt(d)
+    s  = scale q_i k_j^T                       a block of scores, LEAST for pairs outside the mask
+    p  = exp(s - top_i) / total_i              a block of the softmax: top_i = max over j of s, total_i = sum over j of
+                                               exp(s - top_i), which a logarithm would lose if no pair is in the mask
+    y_i += (p * f) v_j                         with factors f of dropout, 1 without it
+    dv_j += (p * f)^T dy_i
+    ds = p * (f * dy_i v_j^T - sum(dy_i * y_i))
+    dq_i += scale ds k_j
+    dk_j += scale ds^T q_i
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tfbig.system import traces
 
+OfPairs = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+"""Function of the positions of some queries `[r]` and keys `[c]`, to a tensor that broadcasts to `[N * heads, r, c]`."""
+
+
+class Pairs(NamedTuple):
+    """What happens to pairs of a query and a key.
+
+    Args:
+        mask: Whether the query attends to the key; a query that attends to none attends equally to all.
+        factors: Factors of the softmax, with which dropout leaves out pairs.
+    """
+
+    mask: OfPairs | None = None
+    factors: OfPairs | None = None
+
 
 @tf.autograph.experimental.do_not_convert
-def blockwise_attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, block: int = 1024) -> tf.Tensor:
-    """Compute `softmax(q k^T / sqrt(d)) v` without storing the softmax.
+def blockwise_attention(
+    q: tf.Tensor,
+    k: tf.Tensor,
+    v: tf.Tensor,
+    block: int = 1024,
+    scale: float | None = None,
+    pairs: Pairs = Pairs(),
+) -> tf.Tensor:
+    """Compute `softmax(scale q k^T) v` without storing the softmax.
 
     Memory: `N * heads * (n + m) * (d + e)` numbers plus a few times `N * heads * block * block`; twice that in the
     backward pass. No block is stored for the backward pass, neither in a graph nor by an eager tape.
@@ -35,6 +60,8 @@ def blockwise_attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, block: int = 1
         k: Keys `[N, heads, m, d]`, m at least 1.
         v: Values `[N, heads, m, e]`.
         block: Number of queries, and of keys, per block.
+        scale: Factor of the scores, `d ** -0.5` by default.
+        pairs: Mask and dropout.
 
     Returns:
         Tensor `[N, heads, n, e]` with the dtype of `q`. It is differentiable once.
@@ -45,17 +72,20 @@ def blockwise_attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, block: int = 1
     """
     q, k, v = (tf.convert_to_tensor(x) for x in (q, k, v))
     _check(q, k, v, block)
+    scores = _Scores(q.shape[-1] ** -0.5 if scale is None else scale, pairs)
 
     @traces.custom_gradient
     def attend(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor) -> Any:
         # Keep the loops in here off an eager tape, which would hold every block.
         q3, k3, v3 = (_merged(tf.stop_gradient(x)) for x in (q, k, v))
-        y, lse = _forward(q3, k3, v3, block)
+        y, *softmax = _forward(q3, k3, v3, block, scores)
         y = tf.cast(y, q.dtype)
 
         @traces.custom_gradient
         def gradient(dy: tf.Tensor, *_: tf.Tensor) -> Any:
-            gradients = _backward(q3, k3, v3, y, lse, _merged(tf.stop_gradient(dy)), block)
+            gradients = _backward(
+                q3, k3, v3, y, softmax, _merged(tf.stop_gradient(dy)), block, scores
+            )
             shaped = [
                 tf.cast(tf.reshape(g, tf.shape(x)), x.dtype)
                 for g, x in zip(gradients, (q, k, v), strict=True)
@@ -108,6 +138,32 @@ def _wide(x: tf.Tensor) -> tf.DType:
     return tf.float64 if x.dtype == tf.float64 else tf.float32
 
 
+@dataclass(frozen=True)
+class _Scores:
+    """Scores of blocks of queries and keys.
+
+    Args:
+        scale: Factor of all scores.
+        pairs: Mask and dropout.
+    """
+
+    scale: float
+    pairs: Pairs
+
+    def masked(self, s: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
+        """Return scores `[B, r, c]` with the least number for pairs outside a mask."""
+        return s if mask is None else tf.where(mask, s, s.dtype.min / 2)
+
+    def of_pairs(self, rows: tf.Tensor, columns: tf.Tensor) -> tuple[Any, Any]:
+        """Return the mask and the factors of a block of queries and a block of keys; None for each that there is not."""
+        mask, factors = self.pairs
+        return mask and mask(rows, columns), factors and factors(rows, columns)
+
+
+def _times(x: tf.Tensor, factors: tf.Tensor | None) -> tf.Tensor:
+    return x if factors is None else x * tf.cast(factors, x.dtype)
+
+
 class _Blocks:
     """Consecutive blocks of `block` rows of `[B, n, d]`, cast to at least float32; the last may be shorter."""
 
@@ -118,6 +174,10 @@ class _Blocks:
     def __getitem__(self, i: tf.Tensor) -> tf.Tensor:
         rows = tf.cast(self.x[:, i * self.block : (i + 1) * self.block], _wide(self.x))
         return rows if self.scale == 1 else rows * self.scale
+
+    def positions(self, i: tf.Tensor) -> tf.Tensor:
+        """Return the positions of the rows of a block, int32 `[rows]`."""
+        return tf.range(i * self.block, tf.minimum((i + 1) * self.block, tf.shape(self.x)[1]))
 
     def array(self) -> tf.TensorArray:
         """Create an array for results with as many rows, written in blocks `[rows, B, .]` and read by `_joined`."""
@@ -153,33 +213,37 @@ def _loop(count: tf.Tensor, body: Callable[..., Any], *state: Any) -> list[Any]:
     return final
 
 
-def _forward(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, block: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the output `[B, n, e]` and the log-sum-exp of each row of scores, `[B, n, 1]`."""
-    queries = _Blocks(q, block, q.shape[-1] ** -0.5)
+def _forward(
+    q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, block: int, scores: _Scores
+) -> tuple[tf.Tensor, ...]:
+    """Return the output `[B, n, e]`, and the maximum and the sum of the softmax of each query, `[B, n, 1]`."""
+    queries = _Blocks(q, block, scores.scale)
     keys, values = _Blocks(k, block), _Blocks(v, block)
 
-    def rows(i: tf.Tensor, y: tf.TensorArray, lse: tf.TensorArray) -> tuple[Any, Any]:
-        y_i, lse_i = (_row_first(x) for x in _attend(queries[i], keys, values))
-        return y.write(i, y_i), lse.write(i, lse_i)
+    def rows(i: tf.Tensor, *results: tf.TensorArray) -> list[tf.TensorArray]:
+        attended = _attend(queries[i], queries.positions(i), keys, values, scores)
+        return [r.write(i, _row_first(x)) for r, x in zip(results, attended, strict=True)]
 
-    y, lse = _loop(queries.count, rows, queries.array(), queries.array())
-    return _joined(y), _joined(lse)
+    return tuple(map(_joined, _loop(queries.count, rows, *(queries.array() for _ in range(3)))))
 
 
-def _attend(q: tf.Tensor, keys: _Blocks, values: _Blocks) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return output and log-sum-exp of one block of queries over all keys."""
+def _attend(
+    q: tf.Tensor, rows: tf.Tensor, keys: _Blocks, values: _Blocks, scores: _Scores
+) -> tuple[tf.Tensor, ...]:
+    """Return what `_forward` does for one block of queries, at positions `rows`."""
 
     def add(j: tf.Tensor, top: tf.Tensor, total: tf.Tensor, y: tf.Tensor) -> Any:
-        s = tf.matmul(q, keys[j], transpose_b=True)  # [B, rows, columns]
+        mask, factors = scores.of_pairs(rows, keys.positions(j))
+        s = scores.masked(tf.matmul(q, keys[j], transpose_b=True), mask)  # [B, rows, columns]
         higher = tf.maximum(top, tf.reduce_max(s, -1, keepdims=True))
         p, before = tf.exp(s - higher), tf.exp(top - higher)
         total = total * before + tf.reduce_sum(p, -1, keepdims=True)
-        return higher, total, y * before + tf.matmul(p, values[j])
+        return higher, total, y * before + tf.matmul(_times(p, factors), values[j])
 
     none = tf.zeros_like(q[..., :1])
     y = tf.zeros(tf.concat([tf.shape(q)[:2], tf.shape(values.x)[2:]], 0), q.dtype)
     top, total, y = _loop(keys.count, add, none - float("inf"), none, y)
-    return y / total, top + tf.math.log(total)
+    return y / total, top, total
 
 
 def _backward(
@@ -187,37 +251,46 @@ def _backward(
     k: tf.Tensor,
     v: tf.Tensor,
     y: tf.Tensor,
-    lse: tf.Tensor,
+    softmax: list[tf.Tensor],
     dy: tf.Tensor,
     block: int,
+    scores: _Scores,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return the gradients of q, k and v in the dtype of the sums."""
-    scale = q.shape[-1] ** -0.5
     keys, values = _Blocks(k, block), _Blocks(v, block)
     wide = [tf.cast(x, _wide(q)) for x in (dy, y)]
     inner = tf.reduce_sum(wide[0] * wide[1], -1, keepdims=True)
-    rows = [_Blocks(x, block) for x in (dy, lse, inner)]
-    queries = _Blocks(q, block, scale)
+    rows = [_Blocks(x, block) for x in (dy, *softmax, inner)]
+    queries = _Blocks(q, block, scores.scale)
 
     def column(j: tf.Tensor, dq: tf.Tensor, dk: tf.TensorArray, dv: tf.TensorArray) -> Any:
-        parts, dk_j, dv_j = _column(queries, rows, keys[j], values[j])
+        columns = keys.positions(j)
+        parts, dk_j, dv_j = _column(queries, rows, keys[j], values[j], columns, scores)
         return dq + parts, dk.write(j, _row_first(dk_j)), dv.write(j, _row_first(dv_j))
 
     start = _row_first(tf.zeros_like(q, _wide(q)))
     dq, dk, dv = _loop(keys.count, column, start, keys.array(), keys.array())
-    return _row_first(dq) * scale, _joined(dk), _joined(dv)
+    return _row_first(dq) * scores.scale, _joined(dk), _joined(dv)
 
 
 def _column(
-    queries: _Blocks, rows: list[_Blocks], k: tf.Tensor, v: tf.Tensor
+    queries: _Blocks,
+    rows: list[_Blocks],
+    k: tf.Tensor,
+    v: tf.Tensor,
+    columns: tf.Tensor,
+    scores: _Scores,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return the contribution of one block of keys to dq, `[n, B, d]`, and the gradients dk and dv of the block."""
+    """Return the contribution of a block of keys, at positions `columns`, to dq, `[n, B, d]`, and its own gradients."""
 
     def add(i: tf.Tensor, dq: tf.TensorArray, dk: tf.Tensor, dv: tf.Tensor) -> Any:
-        q, (dy, lse, inner) = queries[i], (x[i] for x in rows)
-        p = tf.exp(tf.matmul(q, k, transpose_b=True) - lse)  # [B, rows, columns]
-        ds = p * (tf.matmul(dy, v, transpose_b=True) - inner)
-        dv += tf.matmul(p, dy, transpose_a=True)
+        q, (dy, top, total, inner) = queries[i], (x[i] for x in rows)
+        mask, factors = scores.of_pairs(queries.positions(i), columns)
+        s = scores.masked(tf.matmul(q, k, transpose_b=True), mask)  # [B, rows, columns]
+        p = tf.exp(s - top) / total
+        ds = p * (_times(tf.matmul(dy, v, transpose_b=True), factors) - inner)
+        ds = ds if mask is None else tf.where(mask, ds, 0)
+        dv += tf.matmul(_times(p, factors), dy, transpose_a=True)
         dk += tf.matmul(ds, q, transpose_a=True)
         return dq.write(i, _row_first(tf.matmul(ds, k))), dk, dv
 

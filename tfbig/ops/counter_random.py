@@ -106,3 +106,29 @@ def dropout(
     keep = uniform_rows(shape, seed, first_row, others) >= rate
     scale = 1.0 / (1.0 - rate) if rate < 1 else 0.0
     return tf.where(keep, x * tf.constant(scale, x.dtype), tf.zeros([], x.dtype))
+
+
+def uniform_at(seed: tf.Tensor, *coordinates: tf.Tensor) -> tf.Tensor:
+    """Draw uniform float32 numbers in [0, 1), each a function of the seed and its coordinates alone.
+
+    The bits are mixed by two multiplications and three shifts a coordinate (C. Wellons, "Prospecting for hash
+    functions", 2018: `lowbias32`). They are good enough for dropout, where Philox would need the numbers of whole rows.
+
+    Args:
+        seed: Two integers.
+        *coordinates: int32 tensors whose shapes broadcast to that of the result.
+    """
+    bits = tf.zeros([], tf.uint32)
+    for each in (*tf.unstack(seed, num=2), *coordinates):
+        bits = _mixed(tf.bitwise.bitwise_xor(bits, tf.cast(each, tf.uint32) * _CONSTANTS[0]))
+    return tf.cast(tf.bitwise.right_shift(bits, tf.constant(8, tf.uint32)), tf.float32) / 2**24
+
+
+_CONSTANTS = 0x9E3779B9, 0x7FEB352D, 0x846CA68B
+
+
+def _mixed(bits: tf.Tensor) -> tf.Tensor:
+    for shift, factor in zip((16, 15, 16), (*_CONSTANTS[1:], 1), strict=True):
+        moved = tf.bitwise.right_shift(bits, tf.constant(shift, tf.uint32))
+        bits = tf.bitwise.bitwise_xor(bits, moved) * tf.constant(factor, tf.uint32)
+    return bits

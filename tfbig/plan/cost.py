@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import prod
 
 from tfbig.geometry.windows import Size
-from tfbig.network.graph import Graph, Local, Whole
+from tfbig.network.graph import Graph, Local, Node, Whole, pairs_of
 from tfbig.plan.sweeps import Sweep
 from tfbig.units import WORD, ceil_div, itemsize
 
@@ -62,6 +62,19 @@ def kept_bytes(graph: Graph, value: int, batch: int, extents: Mapping[int, Size]
     return rows * ceil_div(row_bytes, WORD) * WORD
 
 
+def pixel_operations(node: Node, extents: Mapping[int, Size]) -> int:
+    """Return the floating-point operations of a node for a pixel of one image.
+
+    Args:
+        node: A `Local` or `Reduce` node.
+        extents: Size of every image.
+    """
+    operations = int(node.op.operations)
+    if isinstance(node.op, Local) and node.op.pair_operations:
+        operations += node.op.pair_operations * pairs_of(node, extents)
+    return operations
+
+
 def operations_of(
     sweep: Sweep, batch: int, extents: Mapping[int, Size], pixels: Mapping[int, int]
 ) -> tuple[int, int, int]:
@@ -85,7 +98,7 @@ def operations_of(
         if isinstance(node.op, Whole):
             continue
         value = node.output if isinstance(node.op, Local) else node.inputs[0]
-        each = batch * node.op.operations
+        each = batch * pixel_operations(node, extents)
         operations = each * pixels[value]
         total += operations
         exact += each * prod(extents[value])

@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from tfbig.geometry.windows import Size
-from tfbig.network.graph import Graph, Local, Node, axes_of, output_extent
+from tfbig.network.graph import Graph, Local, Node, axes_of, output_extent, reads_all
 from tfbig.plan.cost import bytes_of, operations_of
 from tfbig.plan.plan import Rates
 from tfbig.plan.strip_search import Images, StripLimits, Strips
@@ -107,7 +107,8 @@ def _propagate(graph: Graph, sizes: dict[int, Size]) -> None:
     while len(sizes) > before:
         before = len(sizes)
         for node in graph.nodes:
-            sources = [(p, node.inputs[p]) for p in node.image_positions]
+            positions = [p for p in node.image_positions if not reads_all(node, p)]
+            sources = [(p, node.inputs[p]) for p in positions]
             outputs = [output_extent(node, p, sizes[v]) for p, v in sources if v in sizes]
             outputs += [sizes[node.output]] if node.output in sizes else []
             for p, v in sources if outputs else []:

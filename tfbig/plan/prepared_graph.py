@@ -10,7 +10,7 @@ from typing import Any
 
 from tfbig.geometry.windows import Size
 from tfbig.network.graph import Graph, Local, Node
-from tfbig.plan.cost import bytes_of
+from tfbig.plan.cost import bytes_of, pixel_operations
 from tfbig.plan.cut_search import TWO_CORES
 from tfbig.plan.cut_search import choose as choose_cuts
 from tfbig.plan.fixed_bytes import TraceSize, fixed_bytes
@@ -259,4 +259,4 @@ def operations_of_node(node: Node, batch: int, extents: Mapping[int, Size]) -> i
     Returns:
         Floating-point operations.
     """
-    return batch * prod(extents[node.output]) * int(node.op.operations)
+    return batch * prod(extents[node.output]) * pixel_operations(node, extents)

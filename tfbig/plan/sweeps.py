@@ -1,6 +1,6 @@
 """Sweeps of a graph: the nodes that run together, and the images to store between them. Arithmetic only.
 
-    level(node) = max(level(inputs)) + (1 if the input crosses a barrier or is stored else 0)
+    level(node) = max(level(inputs)) + (1 if the input crosses a barrier, is stored or is read in full else 0)
 
 All nodes of one level run in one sweep over the image. An image that a later sweep needs is stored, unless it is
 cheap to rematerialise from other stored images, or memory is scarce.
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfbig.geometry.windows import Interval, Number, Size, clip, is_pixelwise, partition
-from tfbig.network.graph import Graph, Local, Node, Reduce, Whole, axes_of
+from tfbig.network.graph import Graph, Local, Node, Reduce, Whole, axes_of, reads_all
 
 REMAT_DEPTH = 4
 """Longest chain of cheap nodes that later sweeps rematerialise rather than read; the fastest choice."""
@@ -350,8 +350,9 @@ def _levels(graph: Graph, cuts: frozenset[int]) -> dict[int, int]:
     levels = dict.fromkeys([*graph.inputs, *graph.sizes], -1)
     for node in graph.nodes:
         level = -1
-        for value in node.inputs:
-            crosses = value in cuts or not graph.values[value].image
+        for position, value in enumerate(node.inputs):
+            image = graph.values[value].image
+            crosses = value in cuts or not image or reads_all(node, position)
             step = 1 if crosses and not isinstance(node.op, Whole) else 0
             level = max(level, levels[value] + step)
         if not isinstance(node.op, Whole):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import keras
 from keras.src.applications.convnext import LayerScale as LayerScale
@@ -78,6 +78,43 @@ def kernel_and_lora(layer: keras.layers.Layer) -> list[Any]:
     if not layer.lora_enabled:
         return [layer.kernel]
     return [layer._kernel, layer.lora_kernel_a, layer.lora_kernel_b]
+
+
+class AttentionParts(NamedTuple):
+    """Parts of a MultiHeadAttention or GroupedQueryAttention layer.
+
+    Args:
+        inputs: Projections of query, key and value.
+        output: Projection of the result.
+        gate: Projection of the query that the result is multiplied by, or None.
+        axes: Axes of `[N, ..., C]` that queries attend along.
+        window: Distance plus one to the last key on each side that a query attends to, or None.
+        rate: Rate of the dropout of pairs.
+        generator: Its seed generator, or None.
+    """
+
+    inputs: tuple[keras.Layer, keras.Layer, keras.Layer]
+    output: keras.Layer
+    gate: keras.Layer | None
+    axes: tuple[int, ...]
+    window: int | None
+    rate: float
+    generator: Any
+
+
+def attention_parts(layer: Any) -> AttentionParts:
+    """Return the parts of a layer of attention that is built."""
+    is_grouped = isinstance(layer, keras.layers.GroupQueryAttention)
+    dropout = layer._dropout_layer if layer.dropout else None
+    return AttentionParts(
+        (layer._query_dense, layer._key_dense, layer._value_dense),
+        layer._output_dense,
+        getattr(layer, "_gate_dense", None),
+        (1,) if is_grouped else tuple(layer.attention_axes),
+        layer.sliding_window if is_grouped else layer._sliding_window,
+        layer.dropout,
+        None if dropout is None else dropout.seed_generator,
+    )
 
 
 def changed_kernels(model: keras.Model) -> dict[int, Any]:
