@@ -284,10 +284,24 @@ def test_a_block_that_gives_an_image_and_needs_the_size_of_the_batch() -> None:
     image = keras.Input((16, 12, 8))
 
     def call(x: Any, token: Any) -> Any:
-        return x + ops.broadcast_to(ops.reshape(token, (1, 1, 1, 8)), (ops.shape(x)[0], 1, 1, 8))
+        mean = ops.mean(x, (1, 2), keepdims=True)
+        return x + ops.broadcast_to(mean, (ops.shape(x)[0], 1, 1, 8))
 
     plain = keras.Model(image, Head(call)(image))
     with pytest.raises(
         tfbig.UnsupportedLayerError, match=r"BroadcastTo needs the sizes \(None, 1, 1, 8\)"
     ):
         tfbig.stream(plain, strip_rows=5, plain_if_small=False)
+
+
+def test_a_block_that_gives_an_image_and_repeats_a_weight_for_the_batch() -> None:
+    """What is the same for all images stays one, and is repeated where it meets them."""
+    image = keras.Input((16, 12, 8))
+
+    def call(x: Any, token: Any) -> Any:
+        return x + ops.broadcast_to(ops.reshape(token, (1, 1, 1, 8)), (ops.shape(x)[0], 1, 1, 8))
+
+    plain = keras.Model(image, Head(call)(image))
+    x = np.random.default_rng(0).normal(size=(2, 16, 12, 8)).astype("float32")
+    streamed = tfbig.stream(plain, strip_rows=5, plain_if_small=False)
+    np.testing.assert_array_equal(streamed(x), plain(x))

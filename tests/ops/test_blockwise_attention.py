@@ -204,4 +204,6 @@ def test_masks_and_dropout_match_softmax(name, block):
     def blockwise(q, k, v):
         return blockwise_attention(q, k, v, block, 0.3, Pairs(mask, some))
 
-    assert_same(with_gradients(blockwise, *arguments), with_gradients(expected, *arguments), FLOAT64)
+    assert_same(
+        with_gradients(blockwise, *arguments), with_gradients(expected, *arguments), FLOAT64
+    )

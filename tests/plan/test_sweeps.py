@@ -26,7 +26,7 @@ from graphs import (
 from hypothesis import strategies as st
 from keras import layers
 
-from tfbig.geometry.windows import SAME, Interval, Resize, Transposed, Window
+from tfbig.geometry.windows import SAME, Interval, Resize, Transposed, Window, may_be_empty
 from tfbig.network.graph import Graph, Local, Reduce, Whole, axes_of
 from tfbig.plan.cost import sweep_limit
 from tfbig.plan.sweeps import REMAT_DEPTH, Layout, NodeIndex, Store, Sweep, schedule
@@ -204,6 +204,8 @@ def check_strip(sweep: Sweep, strip: dict[tuple[object, ...], int], rows: dict[i
             assert before == len([r for r in range(*window) if r < 0])
             assert after == len([r for r in range(*window) if r >= rows[source]])
             seen[source].append(view)
+            if may_be_empty(axes_of(node, p)[0]):  # a row is computed although none is needed
+                seen[source][-1] = view.not_empty(rows[source])
     for value, views in seen.items():
         stored = Interval(strip["start", value], strip["stop", value])
         hull = min(v.start for v in views), max(v.stop for v in views)

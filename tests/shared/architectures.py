@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import keras
 from keras import layers, ops
 from layer_cases import Case
 
@@ -298,6 +299,78 @@ def nnunet_3d(x: Any) -> Any:
     return [block(layers.Concatenate()([y, skip]), 4), layers.Conv3D(2, 1)(deep)]
 
 
+def block(x: Any, source: Any = None, heads: int = 2) -> Any:
+    """Return attention and an MLP, each normalised first and added to its input."""
+    y = layers.LayerNormalization()(x)
+    y = layers.MultiHeadAttention(heads, 3)(y, y if source is None else source)
+    x = layers.Add()([x, y])
+    y = layers.Dense(2 * x.shape[-1], activation="gelu")(layers.LayerNormalization()(x))
+    return layers.Add()([x, layers.Dense(x.shape[-1])(y)])
+
+
+@keras.saving.register_keras_serializable("tests")
+class ClassToken(layers.Layer):
+    """A learned token before the others, and learned positions of all."""
+
+    def build(self, shape: Any) -> None:
+        _, tokens, width = shape
+        self.token = self.add_weight(shape=(1, 1, width), initializer="normal", name="token")
+        self.positions = self.add_weight(
+            shape=(1, 1 + tokens, width), initializer="normal", name="positions"
+        )
+
+    def call(self, x: Any) -> Any:
+        token = ops.broadcast_to(self.token, (ops.shape(x)[0], 1, x.shape[-1]))
+        return ops.concatenate([token, x], axis=1) + self.positions
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        return (shape[0], 1 + shape[1], shape[2])
+
+
+def vision_transformer(x: Any) -> Any:
+    """Dosovitskiy et al. 2021, arXiv:2010.11929: tokens of patches and a class token, here back to an image."""
+    patches = layers.Conv2D(6, 2, 2)(x)
+    tokens = ClassToken()(layers.Reshape((-1, 6))(patches))
+    tokens = layers.LayerNormalization()(block(block(tokens)))
+    image = layers.Reshape(patches.shape[1:])(tokens[:, 1:])
+    scale = layers.Reshape((1, 1, 6))(layers.Dense(6)(tokens[:, 0]))
+    return up(layers.Multiply()([image, scale]), 4)
+
+
+def tokens_of_any_size(x: Any) -> Any:
+    """A transformer without positions for images of any size, with the mean of the tokens as a gate."""
+    tokens = layers.Reshape((-1, 6))(layers.Conv2D(6, 2, 2)(x))
+    tokens = block(layers.Dropout(0.0)(tokens))
+    gate = layers.Dense(4, activation="sigmoid")(layers.GlobalAveragePooling1D()(tokens))
+    return layers.Multiply()([x, layers.Reshape((1, 1, 4))(gate)])
+
+
+def segformer(x: Any) -> Any:
+    """Xie et al. 2021, arXiv:2105.15203: keys and values of an image of lower resolution, and a mixing MLP."""
+    x = layers.LayerNormalization()(layers.Conv2D(6, 3, 2, padding="same")(x))
+    y = layers.LayerNormalization()(x)
+    fewer = layers.LayerNormalization()(layers.Conv2D(6, 2, 2)(y))
+    x = layers.Add()([x, layers.MultiHeadAttention(2, 3)(y, fewer)])
+    y = layers.Dense(8)(layers.LayerNormalization()(x))
+    y = layers.DepthwiseConv2D(3, padding="same", activation="gelu")(y)
+    return up(layers.Add()([x, layers.Dense(6)(y)]), 4)
+
+
+def trans_unet(x: Any) -> Any:
+    """Chen et al. 2021, arXiv:2102.04306: a U-Net with a transformer in its middle."""
+    skip = normed(x, 4)
+    deep = block(normed(layers.MaxPooling2D(2)(skip), 6))
+    return normed(layers.Concatenate()([skip, up(deep, 4)]), 4)
+
+
+def axial_attention(x: Any) -> Any:
+    """Ho et al. 2019, arXiv:1912.12180: attention along the rows, then along the columns."""
+    for axis in (1, 2):
+        y = layers.LayerNormalization()(x)
+        x = layers.Add()([x, layers.MultiHeadAttention(2, 2, attention_axes=axis)(y, y)])
+    return x
+
+
 def _case(network: Callable[..., Any], **traits: Any) -> Case:
     return Case(f"networks.{network.__name__}", network, exact=False, skips=False, **traits)
 
@@ -308,6 +381,9 @@ ARCHITECTURES: list[Case] = [
         for network in (deeplab_v3_plus, hrnet, pspnet)
     ),
     _case(shufflenet, size=(16, 24), fixed=True),
+    _case(vision_transformer, size=(12, 16), fixed=True, tiles=False),
+    _case(tokens_of_any_size, size=(12, 16), tiles=False),
+    *(_case(network, size=(12, 16)) for network in (segformer, trans_unet, axial_attention)),
     *(
         _case(network, size=(16, 24))
         for network in (

@@ -410,6 +410,105 @@ MERGING = [
     ),
 ]
 
+
+def _attention(
+    kind: type, *options: Mapping[str, Any], of_call: Mapping[str, Any] | None = None, **traits: Any
+) -> Iterable[Case]:
+    """Yield a case of self-attention for each of the options, which a query and a value share with two images."""
+    called = dict(of_call or {})
+    for each in options:
+
+        def apply(*images: Any, each: Mapping[str, Any] = each) -> Any:
+            return kind(**each)(images[0], images[-1], **called)
+
+        note = _note({**each, **called, "images": traits.get("inputs", 1)})
+        yield Case(
+            f"layers.{kind.__name__}", apply, note, skips=False, **{"exact": False, **traits}
+        )
+
+
+def _of_heads(x: Any, heads: int) -> Any:
+    """Return the pixels of a series in heads of two numbers."""
+    return layers.EinsumDense("abc,cde->abde", (None, heads, 2))(x)
+
+
+def _of_channels(x: Any) -> Any:
+    """Return the pixels of a series in heads of two numbers with one axis of channels."""
+    return layers.EinsumDense("abde,dec->abc", (None, 4))(x)
+
+
+MULTI_HEAD, GROUPED = layers.MultiHeadAttention, layers.GroupQueryAttention
+
+ATTENTION = [
+    *_attention(MULTI_HEAD, options(num_heads=2, key_dim=3)),
+    *_attention(MULTI_HEAD, options(num_heads=2, key_dim=3), inputs=2),
+    *(
+        case
+        for spatial in (1, 3)
+        for case in _attention(MULTI_HEAD, options(num_heads=2, key_dim=3), spatial=spatial)
+    ),
+    *_attention(
+        MULTI_HEAD,
+        options(num_heads=2, key_dim=3, value_dim=2, output_shape=5, use_bias=False),
+        options(num_heads=1, key_dim=4, attention_axes=(1,)),
+        options(num_heads=3, key_dim=2, attention_axes=2),
+    ),
+    *_attention(MULTI_HEAD, options(num_heads=2, key_dim=2, attention_axes=(1, 3)), spatial=3),
+    *_attention(MULTI_HEAD, options(num_heads=2, key_dim=3, dropout=0.3, seed=1), random=True),
+    *_attention(
+        MULTI_HEAD,
+        options(num_heads=2, key_dim=3, dropout=0.3, seed=1, attention_axes=2),
+        random=True,
+    ),
+    *_attention(
+        MULTI_HEAD,
+        options(num_heads=2, key_dim=3, sliding_window=4),
+        options(num_heads=2, key_dim=3, use_gate=True),
+        spatial=1,
+    ),
+    *_attention(
+        MULTI_HEAD,
+        options(num_heads=2, key_dim=3),
+        options(num_heads=2, key_dim=3, sliding_window=3),
+        of_call={"use_causal_mask": True},
+        spatial=1,
+    ),
+    *_attention(
+        GROUPED,
+        options(head_dim=3, num_query_heads=4, num_key_value_heads=2),
+        options(head_dim=2, num_query_heads=3, num_key_value_heads=1, use_gate=True),
+        spatial=1,
+    ),
+    *_attention(
+        GROUPED,
+        options(head_dim=2, num_query_heads=2, num_key_value_heads=1, dropout=0.2, seed=1),
+        of_call={"use_causal_mask": True},
+        spatial=1,
+        random=True,
+    ),
+    operation(
+        "dot_product_attention",
+        lambda x: _of_channels(ops.dot_product_attention(*(_of_heads(x, n) for n in (4, 2, 2)))),
+        "of 4, 2, 2 heads",
+        spatial=1,
+        skips=False,
+        exact=False,
+    ),
+    operation(
+        "dot_product_attention",
+        lambda x: _of_channels(
+            ops.dot_product_attention(
+                *(_of_heads(x, 3) for _ in range(3)), scale=0.4, is_causal=True
+            )
+        ),
+        "scale=0.4, is_causal=True",
+        spatial=1,
+        skips=False,
+        exact=False,
+    ),
+]
+"""Cases of attention between the pixels of an image, or of two."""
+
 NOISE = [
     *layer(
         layers.Dropout,
@@ -552,6 +651,7 @@ LAYERS: list[Case] = [
     *ACTIVATIONS,
     *MERGING,
     *NOISE,
+    *ATTENTION,
     *WRAPPED,
     *SHAPED,
     *PIXELS_ENLARGED,
@@ -922,8 +1022,7 @@ _leave_out(
 )
 _leave_out(
     _OVER_PIXELS,
-    """layers.AdditiveAttention layers.Attention layers.Dot layers.GroupedQueryAttention layers.MultiHeadAttention
-    ops.dot_product_attention ops.cdist ops.cross ops.corrcoef ops.correlate ops.outer ops.inner ops.kron ops.vdot
+    """layers.AdditiveAttention layers.Attention layers.Dot ops.cdist ops.cross ops.corrcoef ops.correlate ops.outer ops.inner ops.kron ops.vdot
     ops.nanargmax ops.nanargmin ops.nancumprod ops.nancumsum ops.nanmax ops.nanmean ops.nanmedian ops.nanmin
     ops.nanpercentile ops.nanprod ops.nanquantile ops.nanstd ops.nansum ops.nanvar ops.percentile ops.quantile ops.ptp
     ops.average ops.trapezoid ops.histogram ops.bincount ops.unique ops.searchsorted ops.nonzero ops.isin ops.rot90

@@ -104,8 +104,9 @@ class LayoutChoice:
             names = ", ".join(f"'{name}'" for name in plan.everywhere)
             warnings.warn(
                 f"'{self.planner.prepared.options.name}': the results of {names} differ from pixel to pixel, so what "
-                "depends on them is computed on the background too. Pool the image first, or remove what depends on "
-                "the place of a pixel (noise, dropout of single pixels, flips, resizing), to skip it.",
+                "depends on them is computed on the background too. Pool the image first, or remove what reads other "
+                "pixels of the whole image (attention) or depends on the place of a pixel (noise, dropout of single "
+                "pixels, flips, resizing), to skip it.",
                 stacklevel=2,
             )
 

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig.engine.sweep_tensors import StripGeometry, Structure, SweepTensors, TracedSweep
-from tfbig.geometry.windows import is_pixelwise
+from tfbig.geometry.windows import is_pixelwise, may_be_empty
 from tfbig.network.graph import Node, axes_of
 from tfbig.ops.kernels import Copies, InputRows, Strip, take
 from tfbig.stores.image_store import Interval, StripPart
@@ -168,6 +168,9 @@ class StripStep:
         """Return the rows of input `p` that a node reads; all of them if nothing else reads the image."""
         value = node.inputs[p]
         is_only_use = self.sweep.num_reads[value] == 1
+        axes = axes_of(node, p)[: self.sweep.axes]
+        if any(map(may_be_empty, axes)):  # the strip has a row all the same
+            is_only_use = False
         if self.is_even:  # the strip may have rows that no window needs
             is_only_use &= all(map(is_pixelwise, axes_of(node, p)))
         if is_only_use or self._reads_all(node):

@@ -47,6 +47,13 @@ class Interval(NamedTuple):
         """Return the smallest interval that contains both."""
         return Interval(np.minimum(self.start, other.start), np.maximum(self.stop, other.stop))
 
+    def not_empty(self, extent: int) -> Interval:
+        """Return the interval, or one row where it has none, inside `[0, extent)`."""
+        start = np.minimum(self.start, extent - 1)
+        return Interval(
+            np.where(self.size > 0, self.start, start), np.maximum(self.stop, start + 1)
+        )
+
     def even(self, extent: int) -> Interval:
         """Return intervals of the length of the longest one that contain these, inside `[0, extent)`.
 
@@ -73,6 +80,13 @@ class Axis(Protocol):
 def is_pixelwise(axis: Axis) -> bool:
     """Return whether output row `i` depends on input row `i` only."""
     return isinstance(axis, Window) and axis.kernel == axis.stride == 1 and not any(axis.pads(1))
+
+
+def may_be_empty(axis: Axis) -> bool:
+    """Return whether some output rows of an axis may need no input row, because they lie in the padding alone."""
+    if isinstance(axis, Window):
+        return isinstance(axis.padding, tuple) and max(axis.padding) >= axis.span
+    return not isinstance(axis, (Transposed, Resize, Fixed, Everything))
 
 
 @dataclass(frozen=True)

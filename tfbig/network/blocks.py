@@ -122,8 +122,11 @@ def _settle_sizes(layer: Any, calls: Sequence[Any]) -> None:
             if not isinstance(sizes, (list, tuple)) or None not in sizes:
                 continue
             settled = None
+            before = call.arguments.keras_tensors[0].shape
             if name == "newshape":
-                settled = _settled(sizes, call.arguments.keras_tensors[0].shape)
+                settled = _settled(sizes, before)
+            elif len(before) == len(sizes) and before[0] == 1 and None not in sizes[1:]:
+                settled = (1, *sizes[1:])  # broadcast where it meets a batch
             if settled is None:
                 raise UnsupportedLayerError(
                     f"layer '{layer.name}' ({type(layer).__name__}) has no rule and cannot be read by calling it on "

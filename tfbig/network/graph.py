@@ -16,9 +16,10 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from tfbig.geometry.windows import SAME, Axis, Everything
+from tfbig.units import ceil_div
 
 AT_ONCE = 2
 """Number of image strips that are processed at the same time."""
@@ -230,6 +231,24 @@ class Node:
         return tuple(p for p, axes in enumerate(self.op.axes) if axes is not None)
 
 
+class Tokens(NamedTuple):
+    """How an image stands for tokens of the model, `[N, prefix + rows * columns, C]`.
+
+    Args:
+        prefix: Number of tokens before those of the pixels, such as a class token; rows of their own before the pixels
+            hold them, then zeros up to a whole row.
+        size: Rows, columns, ... of the pixels in the model; empty if they are known only when the network runs.
+    """
+
+    prefix: int = 0
+    size: tuple[int, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows before those of the pixels."""
+        return ceil_div(self.prefix, prod(self.size[1:])) if self.size else min(self.prefix, 1)
+
+
 @dataclass(eq=False)
 class Graph:
     """Nodes in topological order, and the values between them.
@@ -252,6 +271,7 @@ class Graph:
             its rows, columns, ... in the model; empty if they are known only when the network runs.
         instance_shapes: `{value id: shape}`: for images whose rows are the instances of a bag, the shape of one
             instance in the layers, `[..., C]`.
+        tokens: `{value id: tokens}`: for images whose pixels are tokens in the model, see `tfbig.network.tokens`.
         at_once: Strips that are processed at the same time; a slice of a bag keeps all cores busy alone.
         even: Whether all strips of a sweep have as many rows as the largest one, see `tfbig.plan.sweeps.Sweep`: for an
             accelerator, which chooses kernels for each size anew.
@@ -273,11 +293,17 @@ class Graph:
     channel_shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     constant_sizes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     instance_shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    tokens: dict[int, Tokens] = field(default_factory=dict)
     at_once: int = AT_ONCE
     even: bool = False
     norm_slice: int | None = None
     xla: bool = True
     any_channels: bool = False
+
+    @property
+    def images(self) -> Graph:
+        """The graph itself; of a view of it as tokens, the graph of the images."""
+        return self
 
     def in_flight(self, accelerator: bool) -> int:
         """Return the number of strips that are read, computed or written at the same time.

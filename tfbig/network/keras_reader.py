@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfbig.errors import UnsupportedLayerError
-from tfbig.network import blocks, instances, rules
+from tfbig.network import blocks, instances, rules, tokens
 from tfbig.network.graph import Graph
 from tfbig.network.rules import constant_images
 from tfbig.network.rules.nodes import cast
@@ -59,9 +59,12 @@ def read(
         value = graph.input(tensor.name, image, channels, arrives if image else None)
         values.append(_as_expected(graph, value, arrives, expected))
     outputs = [
-        constant_images.in_full(graph, v) for v in read_into(graph, functional, values, training)
+        rules.tokens.as_output(graph, constant_images.in_full(graph, v))
+        for v in read_into(graph, functional, values, training)
     ]
     graph.outputs = [_copy(graph, v) if v in graph.inputs else v for v in outputs]
+    if graph.tokens and order is not None:  # tokens are in the order of the rows
+        return read(model, training, input_dtypes)
     return graph
 
 
@@ -268,12 +271,13 @@ def read_call(
         slots = [rules.Slot(i) for i in range(len(values))]
         arguments = ((slots if len(slots) > 1 else slots[0],), {})
     training = arguments[1].get("training") if training is None else training
+    graph = tokens.of_call(graph, values)
     images = any(graph.values[v].image for v in values)
     if images and isinstance(layer, instances.Instances):
         return _read_instances(graph, layer, values[0], specs[0], training)
     own = images and _reads_inside(graph, layer, values, kind)
     if images and isinstance(layer, keras.Model) and not own:
-        return read_into(graph, as_functional(layer), list(values), training)
+        return read_into(graph.images, as_functional(layer), list(values), training)
     if images and isinstance(layer, keras.Layer):
         values = [_cast(graph, v, layer.compute_dtype) for v in values]
     elif images:
@@ -328,7 +332,7 @@ def _read_inside(call: rules.Call) -> list[int]:
             return rules.pooling.read_whole(call)
         raise
     try:
-        return read_into(graph, block, list(call.inputs), call.training)
+        return read_into(graph.images, block, list(call.inputs), call.training)
     except UnsupportedLayerError as error:
         problem = f"inside layer '{layer.name}' ({type(layer).__name__}): {error.problem}"
         raise UnsupportedLayerError(problem, *error.advice, **error.values) from error
@@ -419,4 +423,5 @@ def _computation(call: rules.Call, any_channels: bool) -> tuple[Any, ...]:
         repr(call.arguments),
         tuple((v.image, None if any_channels else v.channels, v.dtype) for v in inputs),
         tuple(call.graph.channel_shapes.get(i) for i in call.inputs),
+        tuple(call.graph.tokens.get(i) for i in call.inputs),
     )

@@ -37,7 +37,8 @@ class SweepCost:
         operations: Floating-point operations of the forward sweep, halo included.
         exact_operations: The same without the rows that are computed twice.
         recomputed_operations: Part of `operations` that a backward pass repeats.
-        computed_bytes: Bytes of all images that the layers of the sweep compute, strip by strip.
+        computed_bytes: Bytes of all images that the layers of the sweep compute, strip by strip, those inside of
+            activations included.
         starts: Number of times that a layer starts on a strip.
         blocks: Number of parts along the columns and every further axis that images are cut along; then `strips` are
             bands of tiles.

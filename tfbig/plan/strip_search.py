@@ -144,7 +144,9 @@ class Strips:
             operations,
             exact,
             recomputed,
-            sum(pixels[n.output] * pixel_bytes[n.output] for n in sweep.locals),
+            sum(
+                pixels[n.output] * pixel_bytes[n.output] * (1 + n.op.waiting) for n in sweep.locals
+            ),
             ceil_div(count * prod(self.blocks), self.limits.count) * len(sweep.nodes),
             self.blocks,
         )

@@ -16,7 +16,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfbig.geometry.windows import Interval, Number, Size, clip, is_pixelwise, partition
+from tfbig.geometry.windows import (
+    Interval,
+    Number,
+    Size,
+    clip,
+    is_pixelwise,
+    may_be_empty,
+    partition,
+)
 from tfbig.network.graph import Graph, Local, Node, Reduce, Whole, axes_of, reads_all
 
 REMAT_DEPTH = 4
@@ -242,6 +250,9 @@ class Sweep:
     ) -> dict[int, Interval]:
         """Return the rows of every image that strips read or compute.
 
+        Of each image at least one, even where all that is needed of it is padding: TensorFlow does not initialise the
+        gradient of a kernel where a convolution has no rows, and some of its kernels refuse such images.
+
         Args:
             rows: Rows of every image, or its size along `axis`.
             owned: The rows that the strips own, see `owned`.
@@ -257,6 +268,8 @@ class Sweep:
             for p in node.image_positions:
                 source = node.inputs[p]
                 _, inside = window_of(node, p, axis, need[node.output], rows)
+                if may_be_empty(axes_of(node, p)[axis]):
+                    inside = inside.not_empty(rows[source])
                 need[source] = need[source].hull(inside) if source in need else inside
         return need | {v: self._even(need[v], rows[v]) for v in self.reads if v in need}
 

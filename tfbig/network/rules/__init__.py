@@ -21,11 +21,12 @@ from tfbig.network.rules import (
     resampling,
     resizing,
     selection,
+    tokens,
     windowed_operations,
     wrappers,
 )
 from tfbig.network.rules.call import Call, Slot
-from tfbig.network.rules.constant_images import apply, on_whole_values
+from tfbig.network.rules.constant_images import on_whole_values
 from tfbig.network.rules.registry import (
     RULES,
     Rule,
@@ -35,6 +36,7 @@ from tfbig.network.rules.registry import (
     is_augmentation,
     rule,
 )
+from tfbig.network.rules.tokens import apply
 
 __all__ = [
     "RULES",
@@ -64,6 +66,7 @@ __all__ = [
     "resizing",
     "rule",
     "selection",
+    "tokens",
     "windowed_operations",
     "wrappers",
 ]

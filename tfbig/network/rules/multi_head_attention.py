@@ -7,7 +7,7 @@ block by block (`tfbig.ops.blockwise_attention`), so that no matrix of all pairs
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,10 +17,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfbig.geometry.windows import SAME, Axis, Everything, Window
+from tfbig.network.graph import Graph
 from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.channel_shapes import any_channel_shape
 from tfbig.network.rules.registry import apply, rule
 from tfbig.network.rules.whole_values import add_seed
+from tfbig.network.tokens import TokenGraph
 from tfbig.ops import counter_random
 from tfbig.ops.blockwise_attention import Pairs, blockwise_attention
 from tfbig.ops.kernels import Strip
@@ -61,28 +63,34 @@ class Attention:
             full: Axis = Everything(self.causal)
         else:
             most = self.window - 1
-            full = Window(1 + most * (1 if self.causal else 2), padding=(most, 0 if self.causal else most))
+            full = Window(
+                1 + most * (1 if self.causal else 2), padding=(most, 0 if self.causal else most)
+            )
         return tuple(full if axis in self.attended else SAME for axis in range(spatial))
 
     def run(
-        self, x: Sequence[tf.Tensor], masks: Sequence[tf.Tensor], seed: Any, strip: Strip
+        self,
+        x: Sequence[tf.Tensor],
+        masks: Sequence[tuple[tf.Tensor, bool]],
+        unused: tuple[Any, Any] | None,
+        seed: Any,
+        strip: Strip,
     ) -> tf.Tensor:
         """Return the values that the queries of a strip attend to.
 
         Args:
             x: Queries, keys and values.
-            masks: Whether queries attend to keys, `[N, heads, T, S]` each, or with axes of length 1; those of an image
-                have the queries of the strip only.
+            masks: Whether queries attend to keys, `[N, heads, T, S]` each, or with axes of length 1; and whether it
+                has the queries of the strip only.
+            unused: First and number of the keys that are no pixels and that no query attends to; None if there are none.
             seed: Two integers, the seed of the dropout.
             strip: Position of the queries.
         """
         groups = self.heads // self.shared
-        q, k, v = (
-            self._split(t, n) for t, n in zip(x, (self.heads, groups, groups), strict=True)
-        )
+        q, k, v = (self._split(t, n) for t, n in zip(x, (self.heads, groups, groups), strict=True))
         k, v = (tf.repeat(t, self.shared, axis=1) if self.shared > 1 else t for t in (k, v))
-        is_masked = self.causal or self.window is not None or masks
-        mask = partial(self._mask, masks, strip) if is_masked else None
+        is_masked = self.causal or self.window is not None or masks or unused is not None
+        mask = partial(self._mask, masks, unused, strip, tf.shape(q)[0]) if is_masked else None
         factors = partial(self._factors, seed, strip, tf.shape(x[0])) if self.rate else None
         return self._joined(
             blockwise_attention(q, k, v, BLOCK, self.scale, Pairs(mask, factors)), x[0]
@@ -107,7 +115,8 @@ class Attention:
         x = tf.reshape(x, tf.concat([shape[:-1], [heads, size]], 0))
         x = tf.transpose(x, self._order(spatial))
         batch, tokens = (
-            tf.reduce_prod(tf.gather(shape, axes)) for axes in ([0, *self._others(spatial)], self._tokens)
+            tf.reduce_prod(tf.gather(shape, axes))
+            for axes in ([0, *self._others(spatial)], self._tokens)
         )
         x = tf.reshape(x, tf.stack([batch, heads, tokens, size]))
         return tf.ensure_shape(x, [None, heads, None, size])
@@ -122,17 +131,29 @@ class Attention:
         return tf.ensure_shape(y, [*like.shape[:-1], self.heads * size])
 
     def _mask(
-        self, masks: Sequence[tf.Tensor], strip: Strip, rows: tf.Tensor, columns: tf.Tensor
+        self,
+        masks: Sequence[tuple[tf.Tensor, bool]],
+        unused: tuple[Any, Any] | None,
+        strip: Strip,
+        batch: tf.Tensor,
+        rows: tf.Tensor,
+        columns: tf.Tensor,
     ) -> tf.Tensor:
-        """Return whether queries attend to keys, given their positions among those that the strip reads."""
-        along = strip.along(self.attended[0])
+        """Return whether queries attend to keys in a batch of images, given their positions among those that the strip reads."""
+        along, of_strip = strip.along(self.attended[0]), rows
         if along is not None:
             rows, columns = rows + along.start, columns + along.inputs[1].start
         kept = tf.ones([1, tf.size(rows), tf.size(columns)], tf.bool)
+        if unused is not None:
+            first, number = unused
+            kept &= (columns < first) | (columns >= first + number)
         if self.causal:
             kept &= rows[:, None] >= columns
         if self.window is not None:
             kept &= tf.abs(rows[:, None] - columns) < self.window
+        for mask, is_strip in masks:
+            part = _taken(_taken(mask, of_strip if is_strip else rows, 2), columns, 3)
+            kept = _each_head(part, self.heads, batch) & kept
         return kept
 
     def _factors(
@@ -142,7 +163,10 @@ class Attention:
         spatial = shape.shape[0] - 2
         along = strip.along(self.attended[0])
         columns = columns if along is None else columns + along.inputs[1].start
-        firsts = [0, *(0 if (a := strip.along(axis)) is None else a.start for axis in range(spatial))]
+        firsts = [
+            0,
+            *(0 if (a := strip.along(axis)) is None else a.start for axis in range(spatial)),
+        ]
         batch = [0, *self._others(spatial)]
         heads = tf.range(tf.reduce_prod(tf.gather(shape, batch)) * self.heads)
         of_batch = _coordinates(heads // self.heads, [shape[axis] for axis in batch])
@@ -164,6 +188,13 @@ def _coordinates(positions: tf.Tensor, sizes: Sequence[tf.Tensor]) -> list[tf.Te
         found.append(positions % size)
         positions = positions // size
     return found[::-1]
+
+
+def _each_head(mask: tf.Tensor, heads: int, batch: tf.Tensor) -> tf.Tensor:
+    """Return a mask `[N, heads, r, c]`, or with axes of length 1, as `[N * heads, r, c]`."""
+    shape = tf.shape(mask)
+    whole = tf.broadcast_to(mask, tf.concat([[batch, heads], shape[2:]], 0))
+    return tf.reshape(whole, tf.concat([[batch * heads], shape[2:]], 0))
 
 
 def _taken(mask: tf.Tensor, positions: tf.Tensor, axis: int) -> tf.Tensor:
@@ -196,6 +227,10 @@ def multi_head_attention(call: Call) -> int:
         parts.window,
         parts.rate if call.training else 0.0,
     )
+    if isinstance(call.layer, layers.MultiHeadAttention):
+        given.pop(
+            "query_mask", None
+        )  # Keras 3.15 replaces it by the mask that the query itself has
     masks = [_mask(call, given[n], n) for n in EXPANDED if given.get(n) is not None]
     result = _attend(call, attention, (q, k, v), masks, parts.generator)
     if parts.gate is not None:
@@ -210,7 +245,9 @@ def multi_head_attention(call: Call) -> int:
             ),
             call.graph.channel_shapes[result],
         )
-    return _dense(call, parts.output, result, (*call.specs[0].shape[:-1], *call.graph.channel_shapes[result]))
+    return _dense(
+        call, parts.output, result, (*call.specs[0].shape[:-1], *call.graph.channel_shapes[result])
+    )
 
 
 @rule(*operations("DotProductAttention"))
@@ -256,6 +293,12 @@ class _Mask(NamedTuple):
     value: int | None
     constant: Any
     expand: Any
+
+    def given(self, values: Mapping[int, tf.Tensor], graph: Graph) -> tuple[tf.Tensor, bool]:
+        """Return the mask, and whether it has the queries of a strip only, given the inputs of the node."""
+        mask = self.constant if self.value is None else values[self.value]
+        is_strip = self.value is not None and graph.values[self.value].image
+        return tf.cast(mask, tf.bool)[self.expand], is_strip
 
 
 NAMES = ("query", "key", "value", "bias", "mask", "scale")
@@ -342,29 +385,31 @@ def _attend(
 ) -> int:
     """Add an attention of queries, keys and values, and return its value, whose channels are heads and their size."""
     graph, spatial = call.graph, call.graph.spatial
+    prefix, sizes = _unused(graph, images[1])
     if (attention.causal or attention.window) and len(attention.attended) != 1:
         call.refuse("masks by position along several axes; expected attention along one axis.")
     seeds = [add_seed(call, generator)] if attention.rate else []
     of_masks = [mask.value for mask in masks if mask.value is not None]
     size = graph.channel_shapes[images[2]][1]
-    same = (SAME,) * spatial
+    same, others = (SAME,) * spatial, (*of_masks, *seeds, *sizes)
 
     def run(x: list[tf.Tensor], w: Any, strip: Strip) -> tf.Tensor:
-        values = dict(zip((*of_masks, *seeds), x[3:], strict=True))
-        found = [
-            (mask.constant if mask.value is None else values[mask.value])[mask.expand]
-            for mask in masks
-        ]
-        return attention.run(x[:3], found, values[seeds[0]] if seeds else None, strip)
+        values = dict(zip(others, x[3:], strict=True))
+        found = [mask.given(values, graph) for mask in masks]
+        unused = None
+        if sizes:
+            width = tf.reduce_prod(values[sizes[0]][1:])
+            unused = prefix, -prefix % width
+        return attention.run(x[:3], found, unused, values[seeds[0]] if seeds else None, strip)
 
     axes = [same, *[attention.axes(spatial)] * 2]
-    axes += [same if graph.values[v].image else None for v in (*of_masks, *seeds)]
+    axes += [same if graph.values[v].image else None for v in others]
     per_pair = 4 * attention.heads * size
     near = attention.window or 0
     value = graph.local(
         f"{call.layer.name}/attend",
         run,
-        [*images, *of_masks, *seeds],
+        [*images, *others],
         attention.heads * size,
         graph.values[images[0]].dtype,
         axes,
@@ -373,3 +418,14 @@ def _attend(
         uniform=False,
     )
     return _with_heads(call, value, (attention.heads, size))
+
+
+def _unused(graph: Graph, keys: int) -> tuple[int, list[int]]:
+    """Return the number of tokens before those of the pixels, and the size of the image that holds them all.
+
+    Between both there are zeros up to a whole row, see `tfbig.network.graph.Tokens`; without such tokens there are none,
+    and no size is returned.
+    """
+    if not isinstance(graph, TokenGraph) or not graph.kind.prefix:
+        return 0, []
+    return graph.kind.prefix, [graph.of.size(keys)]

@@ -42,7 +42,7 @@ def on_whole_values(call: Call) -> list[int]:
     value = call.whole(run, inputs, weights)
     count = len(call.outputs)
     for position, variable in enumerate(moving, count):
-        graph.updates = [u for u in graph.updates if u[0] is not variable]
+        graph.updates[:] = [u for u in graph.updates if u[0] is not variable]
         graph.updates.append((variable, value, _item(position)))
     if count + len(moving) == 1:
         return [value]

@@ -60,7 +60,7 @@ def spectral_normalization(call: Call) -> int:
 
     changed = call.whole(run, earlier[-1:], () if earlier else (kernel, vector), "normalised")
     for position, variable in enumerate((kernel, vector)):
-        call.graph.updates = [u for u in call.graph.updates if u[0] is not variable]
+        call.graph.updates[:] = [u for u in call.graph.updates if u[0] is not variable]
         call.graph.updates.append((variable, changed, _item(position)))
     value = call.whole(lambda x, w: x[0][0], [changed], name="kernel")
     inner = _of_inner(call, substitutes=((kernel, value), *call.substitutes))

@@ -1,0 +1,457 @@
+"""Rules that make tokens of the pixels of an image, add and take tokens before them, and give them positions.
+
+See `tfbig.network.tokens`. All other layers on tokens run by their own rules, which see a series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfbig.errors import UnsupportedLayerError
+from tfbig.geometry.selection import Slice
+from tfbig.geometry.windows import SAME, Axis, Interval
+from tfbig.network.graph import Graph, Reduce, Tokens
+from tfbig.network.rules import constant_images
+from tfbig.network.rules.call import Call, Slot
+from tfbig.network.rules.nodes import of_fixed_size
+from tfbig.network.rules.whole_values import on_whole_values
+from tfbig.network.tokens import TokenGraph, flattened, tokens_of, unflattened
+from tfbig.ops.kernels import Strip
+from tfbig.system.keras_internals import operations
+
+GET_ITEM, CONCATENATE = operations("GetItem Concatenate")
+RESHAPING = keras.layers.Reshape, *operations("Reshape")
+JOINING = keras.layers.Concatenate, CONCATENATE
+
+
+def apply(call: Call) -> list[int]:
+    """Add the nodes of a call with images among its inputs, whose pixels may be tokens.
+
+    Tokens of fixed number become whole values for a layer that cannot run strip by strip on them.
+    """
+    if not isinstance(call.graph, TokenGraph):
+        made = _made(call) if isinstance(call.layer, RESHAPING) else None
+        return constant_images.apply(call) if made is None else [made]
+    first = len(call.graph.nodes)
+    try:
+        return _on_tokens(call, call.graph)
+    except UnsupportedLayerError:
+        if not call.graph.kind.size:
+            raise
+        del call.graph.nodes[first:]
+        return _on_whole_tokens(call, call.graph)
+
+
+def _on_tokens(call: Call, graph: TokenGraph) -> list[int]:
+    """Add the nodes of a call with tokens among its inputs."""
+    if isinstance(call.layer, RESHAPING) and len(call.outputs[0].shape) == graph.of.spatial + 2:
+        image = _as_image(call, graph)
+        if image is not None:
+            return [image]
+    if isinstance(call.layer, GET_ITEM):
+        key = call.arguments[0][1]
+        parts = list(key) if isinstance(key, (tuple, list)) else [key]
+        if Ellipsis not in parts and len(parts) > 1 and parts[1] != slice(None):
+            return [_selected(call, graph, parts)]
+    if isinstance(call.layer, JOINING) and call.layer.axis in (1, -2):
+        return [_joined(call, graph)]
+    return constant_images.apply(_with_positions(call, graph))
+
+
+# ------------------------------------------------------------------------------ to tokens and back
+
+
+def _made(call: Call) -> int | None:
+    """Add an image whose pixels are tokens in the model; None if a reshape makes something else."""
+    graph, (before, after) = call.graph, (call.specs[0].shape, call.outputs[0].shape)
+    size = tuple(before[1:-1])
+    is_known = None not in size
+    number = prod(size) if is_known else None  # type: ignore[arg-type]
+    makes = len(before) == graph.spatial + 2 and len(after) == 3 and after[-1] == before[-1]
+    if (
+        graph.spatial < 2
+        or not makes
+        or after[1] != number
+        or call.inputs[0] in graph.channel_shapes
+    ):
+        return None
+    known = tuple(int(n) for n in size if n is not None) if is_known else ()
+    return _same_pixels(call, call.inputs[0], known, Tokens(0, known))
+
+
+def _same_pixels(call: Call, value: int, size: Sequence[int], kind: Tokens | None) -> int:
+    """Add an image unchanged, of a size if that is known, as tokens or not."""
+    graph = call.graph.images
+    of_images = replace(call, graph=graph)
+    if size:
+        result = of_fixed_size(of_images, value, size, "pixels")
+    else:
+        spec = graph.values[value]
+        result = of_images.local(
+            lambda x, w, strip: tf.identity(x[0]),
+            inputs=[value],
+            channels=spec.channels,
+            dtype=spec.dtype,
+            name="pixels",
+            any_channels=True,
+        )
+    if kind is not None:
+        graph.tokens[result] = kind
+    return result
+
+
+def _as_image(call: Call, graph: TokenGraph) -> int | None:
+    """Add the image `[N, rows, columns, C]` of tokens; None if the model reshapes them to something else."""
+    size, kind = tuple(call.outputs[0].shape[1:-1]), graph.kind
+    if kind.prefix or call.outputs[0].shape[-1] != call.specs[0].shape[-1] or None in size:
+        return None
+    if kind.size and kind.size != size:
+        return None
+    return _same_pixels(call, call.inputs[0], tuple(int(n) for n in size), None)
+
+
+# ------------------------------------------------------------------------------ tokens before the pixels
+
+
+def _selected(call: Call, graph: TokenGraph, parts: list[Any]) -> int:
+    """Add `x[:, i]`, `x[:, :n]`, or `x[:, n:]` without tokens before the pixels."""
+    batch, tokens, *channels = parts
+    prefix = graph.kind.prefix
+    if batch != slice(None) or any(part != slice(None) for part in channels):
+        call.refuse("selects images or channels together with tokens; select one after the other.")
+    if isinstance(tokens, int) and tokens >= 0:
+        first = _leading(call, graph, tokens + 1)
+        return call.whole(lambda x, w: x[0][:, tokens], [first], name="token")
+    if isinstance(tokens, slice) and tokens.step in (None, 1):
+        start, stop = tokens.start or 0, tokens.stop
+        if stop is not None and 0 <= start < stop:
+            first = _leading(call, graph, stop)
+            return call.whole(lambda x, w: x[0][:, start:], [first], name="tokens")
+        if stop is None and 0 <= start <= prefix:
+            return _without(call, graph, start)
+    call.refuse(
+        f"selects tokens {tokens!r} of {prefix} before the pixels and those of the pixels; expected one, the first "
+        "few, or all but some of those before the pixels."
+    )
+
+
+def _leading(call: Call, graph: TokenGraph, number: int) -> int:
+    """Add the first tokens of a call's input as a whole value `[N, number, C]`: those before the pixels, then pixels.
+
+    Raises:
+        UnsupportedLayerError: They include pixels after others of unknown place.
+    """
+    kind, value, name = graph.kind, call.inputs[0], call.layer.name
+    if not kind.prefix or number <= kind.prefix:
+        return _first(graph.of, name, value, number)
+    if not kind.size:
+        call.refuse(
+            f"selects {number} tokens, of which {kind.prefix} are before the pixels; select one kind alone, or give "
+            "keras.Input the size of the images."
+        )
+    before = kind.rows * prod(kind.size[1:])
+    first = _first(graph.of, name, value, before + number - kind.prefix)
+    return call.whole(
+        lambda x, w: tf.concat([x[0][:, : kind.prefix], x[0][:, before:]], 1),
+        [first],
+        name="leading",
+    )
+
+
+def _without(call: Call, graph: TokenGraph, number: int) -> int:
+    """Add tokens without the first of those before the pixels."""
+    value, kind = call.inputs[0], graph.kind
+    spec = graph.values[value]
+    rows = (Slice(kind.rows, None, 1), *[SAME] * (graph.of.spatial - 1))
+    pixels = graph.of.local(
+        f"{call.layer.name}/pixels",
+        lambda x, w, strip: tf.identity(x[0]),
+        [value],
+        spec.channels,
+        spec.dtype or "float32",
+        [rows],
+        cheap=True,
+        any_channels=True,
+    )
+    graph.of.tokens[pixels] = Tokens(0, kind.size)
+    if number == kind.prefix:
+        return pixels
+    first = _first(graph.of, call.layer.name, value, kind.prefix)
+    rest = call.whole(lambda x, w: x[0][:, number:], [first], name="rest")
+    return _with_prefix(call, [rest], kind.prefix - number, pixels, Tokens(0, kind.size))
+
+
+def _first(graph: Graph, name: str, value: int, number: int) -> int:
+    """Add the first tokens as a whole value `[N, number, C]`."""
+    op = FirstTokens(number, tf.as_dtype(graph.values[value].dtype))
+    total = graph.reduce(f"{name}/first", op, [value])
+    return graph.whole(f"{name}/of_first", lambda x, w: x[0][0], [total])
+
+
+class FirstTokens(Reduce):
+    """The first tokens of an image, in the order of its pixels, `[N, number, C]`.
+
+    Args:
+        number: Number of tokens.
+        dtype: Element type of the image.
+    """
+
+    any_channels = True
+
+    def __init__(self, number: int, dtype: tf.DType) -> None:
+        self.number = number
+        self.dtype = dtype
+
+    def init(self, batch: Any, channels: Sequence[Any]) -> tuple[tf.Tensor]:
+        """Return zeros."""
+        return (tf.zeros([batch, self.number, channels[0]], self.dtype),)
+
+    def _part(self, x: tf.Tensor, strip: Strip) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return the first of the tokens that a strip has, their number, and those that the strip has besides."""
+        start, count = tokens_of(strip, x).start, tf.reduce_prod(tf.shape(x)[1:-1])
+        taken = tf.clip_by_value(self.number - start, 0, count)
+        return tf.minimum(start, self.number), taken, count - taken
+
+    def partial(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor]:
+        """Return the tokens of a strip, with zeros for the others."""
+        start, taken, _ = self._part(inputs[0], strip)
+        found = flattened(inputs[0])[:, :taken]
+        around = [[0, 0], [start, self.number - start - taken], [0, 0]]
+        return (tf.ensure_shape(tf.pad(found, around), [None, self.number, None]),)
+
+    def pullback(
+        self, inputs: list[tf.Tensor], strip: Any, result: Any, cotangent: Any
+    ) -> list[tf.Tensor]:
+        """Return the gradient of the image."""
+        start, taken, rest = self._part(inputs[0], strip)
+        gradient = tf.pad(cotangent[0][:, start : start + taken], [[0, 0], [0, rest], [0, 0]])
+        return [unflattened(gradient, inputs[0])]
+
+
+def _joined(call: Call, graph: TokenGraph) -> int:
+    """Add tokens with whole values `[N, n, C]` before them."""
+    *before, last = call.inputs
+    if not before:
+        return last
+    are_whole = [not graph.values[v].image for v in before]
+    numbers = [spec.shape[1] for spec in call.specs[:-1]]
+    if not all(are_whole) or not graph.values[last].image or None in numbers:
+        call.refuse(
+            "joins tokens of images; expected a class token or other tokens [N, n, C] of known number, then those of "
+            "one image."
+        )
+    value, kind = last, graph.kind
+    if kind.prefix:
+        before.append(_first(graph.of, call.layer.name, value, kind.prefix))
+        numbers.append(kind.prefix)
+        without = replace(call, inputs=(last,), specs=call.specs[-1:])
+        value = _without(without, graph, kind.prefix)
+    return _with_prefix(call, before, sum(numbers), value, Tokens(0, kind.size))
+
+
+@dataclass(frozen=True)
+class RowsBefore:
+    """Axis of an image that gets rows before its own.
+
+    Args:
+        rows: Number of rows.
+    """
+
+    rows: int
+
+    def extent(self, size: int) -> int:
+        """Return the length of the output."""
+        return size + self.rows
+
+    def needs(self, rows: Interval, size: int) -> Interval:
+        """Return the input interval that the output interval `rows` needs."""
+        return Interval(rows.start - self.rows, rows.stop - self.rows)
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """Axis of unknown length that has to hold some tokens.
+
+    Args:
+        size: Least length.
+    """
+
+    size: int
+
+    def extent(self, size: int) -> int:
+        """Return the length of the input.
+
+        Raises:
+            ValueError: It is too short.
+        """
+        if size < self.size:
+            raise ValueError(
+                f"an image of patches is {size} wide, but holds {self.size} further tokens, such as a class token, in "
+                "one row; use a wider image, or give keras.Input the size of the images."
+            )
+        return size
+
+    def needs(self, rows: Interval, size: int) -> Interval:
+        """Return the input interval that the output interval `rows` needs."""
+        return rows
+
+
+def _with_prefix(call: Call, wholes: Sequence[int], number: int, value: int, kind: Tokens) -> int:
+    """Add tokens with further ones before those of the pixels.
+
+    Args:
+        call: The call.
+        wholes: The further tokens, `[N, n, C]` each; N may be 1.
+        number: Their number.
+        value: Tokens of pixels.
+        kind: What `value` is.
+    """
+    graph, spec = call.graph.images, call.graph.values[value]
+    after = Tokens(number, kind.size)
+
+    def run(x: list[tf.Tensor], w: Any, strip: Strip) -> tf.Tensor:
+        pixels, *tokens = x
+        shape = tf.shape(pixels)
+        tokens = [tf.broadcast_to(t, tf.concat([shape[:1], tf.shape(t)[1:]], 0)) for t in tokens]
+        width = tf.reduce_prod(shape[2:-1])
+        first = tf.pad(
+            tf.concat([tf.cast(t, pixels.dtype) for t in tokens], 1),
+            [[0, 0], [0, after.rows * width - number], [0, 0]],
+        )
+        rows = tf.reshape(first, tf.concat([shape[:1], [after.rows], shape[2:]], 0))
+        here = [tf.clip_by_value(n, 0, after.rows) for n in (strip.start, strip.stop)]
+        return tf.concat([rows[:, here[0] : here[1]], pixels], 1)
+
+    columns: list[Axis] = [SAME] * (graph.spatial - 1)
+    if not kind.size:
+        columns[-1] = AtLeast(number)
+    rows: tuple[Axis, ...] = (RowsBefore(after.rows), *columns)
+    result = graph.local(
+        f"{call.layer.name}/with_tokens",
+        run,
+        [value, *wholes],
+        spec.channels,
+        spec.dtype or "float32",
+        [rows, *[None] * len(wholes)],
+        cheap=True,
+        tiles=False,
+        uniform=False,
+    )
+    graph.tokens[result] = after
+    return result
+
+
+# ------------------------------------------------------------------------------ positions and whole tokens
+
+
+def _with_positions(call: Call, graph: TokenGraph) -> Call:
+    """Return a call in which whole values with a vector for each token, such as learned positions, are tokens too."""
+    if not graph.kind.size:
+        return call
+    number = graph.kind.prefix + prod(graph.kind.size)
+
+    def has_one_each(shape: Sequence[int | None]) -> bool:
+        return len(shape) in (2, 3) and shape[-2] == number != 1
+
+    call = _with_constants(call, has_one_each)
+    image = next(v for v in call.inputs if graph.values[v].image)
+    inputs, specs = list(call.inputs), list(call.specs)
+    for p, (value, spec) in enumerate(zip(call.inputs, call.specs, strict=True)):
+        if not graph.values[value].image and has_one_each(tuple(spec.shape)):
+            channels = int(spec.shape[-1])
+            inputs[p] = _spread(call, graph, value, image, channels, spec.dtype, p)
+            specs[p] = keras.KerasTensor((None, number, channels), spec.dtype)
+    return replace(call, inputs=tuple(inputs), specs=tuple(specs))
+
+
+def _with_constants(call: Call, chosen: Callable[[Sequence[int | None]], bool]) -> Call:
+    """Return a call in which the constants and variables of chosen shapes among its arguments are whole values."""
+    inputs, specs = list(call.inputs), list(call.specs)
+
+    def as_input(argument: Any) -> Any:
+        if isinstance(argument, Slot) or not chosen(tuple(getattr(argument, "shape", ()))):
+            return argument
+        dtype = keras.backend.standardize_dtype(argument.dtype)
+        if isinstance(argument, keras.Variable):
+            value = call.whole(lambda x, w: tf.convert_to_tensor(w[0]), (), [argument])
+        else:
+            value = call.whole(lambda x, w: tf.convert_to_tensor(argument, dtype), ())
+        inputs.append(value)
+        specs.append(keras.KerasTensor(argument.shape, dtype))
+        return Slot(len(inputs) - 1)
+
+    arguments = keras.tree.map_structure(as_input, call.arguments)
+    return replace(call, inputs=tuple(inputs), specs=tuple(specs), arguments=arguments)
+
+
+def _spread(
+    call: Call, graph: TokenGraph, value: int, image: int, channels: int, dtype: str, position: int
+) -> int:
+    """Add a whole value `[N, tokens, C]` or `[tokens, C]` as an image of tokens with the pixels of another one."""
+    kind = graph.kind
+    gap = kind.rows * prod(kind.size[1:]) - kind.prefix
+
+    def run(x: list[tf.Tensor], w: Any, strip: Strip) -> tf.Tensor:
+        like, whole = x
+        whole = whole[None] if whole.shape.rank == 2 else whole
+        before, after = whole[:, : kind.prefix], whole[:, kind.prefix :]
+        spaced = tf.concat([tf.pad(before, [[0, 0], [0, gap], [0, 0]]), after], 1)
+        part = spaced[:, strip.start : strip.stop]
+        batch = tf.shape(like)[:1]
+        return tf.broadcast_to(part, tf.concat([batch, tf.shape(part)[1:]], 0))
+
+    return graph.local(
+        f"{call.layer.name}/positions_{position}",
+        run,
+        [image, value],
+        channels,
+        keras.backend.standardize_dtype(dtype),
+        cheap=True,
+        uniform=False,
+    )
+
+
+def _on_whole_tokens(call: Call, graph: TokenGraph) -> list[int]:
+    """Make tokens of fixed number whole values, and run the layer on those."""
+    values = [whole_tokens(graph.of, v) if graph.values[v].image else v for v in call.inputs]
+    return on_whole_values(replace(call, graph=graph.of, inputs=tuple(values)))
+
+
+def whole_tokens(graph: Graph, value: int) -> int:
+    """Add tokens of fixed number as a whole value, in the shape of the model."""
+    kind, shape, name = (
+        graph.tokens[value],
+        graph.channel_shapes.get(value),
+        graph.values[value].name,
+    )
+    before = kind.rows * prod(kind.size[1:])
+    first = _first(graph, name, value, before + prod(kind.size))
+
+    def in_model(x: list[tf.Tensor], w: Any) -> tf.Tensor:
+        tokens = tf.concat([x[0][:, : kind.prefix], x[0][:, before:]], 1)
+        return tokens if shape is None else tf.reshape(tokens, [-1, tokens.shape[1], *shape])
+
+    return graph.whole(f"{name}/whole", in_model, [first])
+
+
+def as_output(graph: Graph, value: int) -> int:
+    """Return an output of a model: tokens as a whole value.
+
+    Raises:
+        UnsupportedLayerError: Their number is known only when the network runs.
+    """
+    kind = graph.tokens.get(value)
+    if kind is None:
+        return value
+    if not kind.size:
+        raise UnsupportedLayerError(
+            f"'{graph.values[value].name}': is an output of tokens, whose number is known only when the network runs; "
+            "give keras.Input the size of the images, or reshape the tokens to an image."
+        )
+    return whole_tokens(graph, value)
