@@ -1022,11 +1022,11 @@ _leave_out(
 )
 _leave_out(
     _OVER_PIXELS,
-    """layers.AdditiveAttention layers.Attention layers.Dot ops.cdist ops.cross ops.corrcoef ops.correlate ops.outer ops.inner ops.kron ops.vdot
-    ops.nanargmax ops.nanargmin ops.nancumprod ops.nancumsum ops.nanmax ops.nanmean ops.nanmedian ops.nanmin
-    ops.nanpercentile ops.nanprod ops.nanquantile ops.nanstd ops.nansum ops.nanvar ops.percentile ops.quantile ops.ptp
-    ops.average ops.trapezoid ops.histogram ops.bincount ops.unique ops.searchsorted ops.nonzero ops.isin ops.rot90
-    ops.flipud ops.argpartition ops.psnr""",
+    """layers.AdditiveAttention layers.Attention layers.Dot ops.cdist ops.cross ops.corrcoef ops.correlate ops.outer
+    ops.inner ops.kron ops.vdot ops.nanargmax ops.nanargmin ops.nancumprod ops.nancumsum ops.nanmax ops.nanmean
+    ops.nanmedian ops.nanmin ops.nanpercentile ops.nanprod ops.nanquantile ops.nanstd ops.nansum ops.nanvar
+    ops.percentile ops.quantile ops.ptp ops.average ops.trapezoid ops.histogram ops.bincount ops.unique
+    ops.searchsorted ops.nonzero ops.isin ops.rot90 ops.flipud ops.argpartition ops.psnr""",
 )
 _leave_out(
     _TEXT, "ops.ctc_decode ops.ctc_loss ops.extract_sequences ops.stft ops.istft ops.rfft ops.irfft"

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tfbig.errors import UnsupportedLayerError
 from tfbig.geometry.windows import SAME, Axis, Everything
-from tfbig.network.graph import Graph, Reduce, Tokens
+from tfbig.network.graph import PIXELS, Graph, Reduce, Tokens
 from tfbig.ops.kernels import InputRows, Strip
 
 
@@ -33,7 +33,7 @@ class TokenGraph(Graph):
     """
 
     of: Graph = None  # type: ignore[assignment]
-    kind: Tokens = Tokens()
+    kind: Tokens = PIXELS
 
     @property
     def images(self) -> Graph:
@@ -74,8 +74,8 @@ class TokenGraph(Graph):
         """
         if self.kind.prefix:
             raise UnsupportedLayerError(
-                f"'{name}': pools {self.kind.prefix} tokens, such as a class token, together with those of an image; pool "
-                "the latter alone, as x[:, n:] selects them."
+                f"'{name}': pools {self.kind.prefix} tokens, such as a class token, together with those of an image; "
+                "pool the latter alone, as x[:, n:] selects them."
             )
         return self.of.reduce(name, OfTokens(op), inputs)
 

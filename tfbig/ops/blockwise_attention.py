@@ -24,7 +24,7 @@ import tensorflow as tf
 from tfbig.system import traces
 
 OfPairs = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-"""Function of the positions of some queries `[r]` and keys `[c]`, to a tensor that broadcasts to `[N * heads, r, c]`."""
+"""Function of the positions of queries `[r]` and keys `[c]`, to a tensor that broadcasts to `[N * heads, r, c]`."""
 
 
 class Pairs(NamedTuple):
@@ -39,14 +39,18 @@ class Pairs(NamedTuple):
     factors: OfPairs | None = None
 
 
+ALL_PAIRS = Pairs()
+"""Every query attends to every key."""
+
+
 @tf.autograph.experimental.do_not_convert
 def blockwise_attention(
     q: tf.Tensor,
     k: tf.Tensor,
     v: tf.Tensor,
-    block: int = 1024,
+    block: Any = 1024,
     scale: float | None = None,
-    pairs: Pairs = Pairs(),
+    pairs: Pairs = ALL_PAIRS,
 ) -> tf.Tensor:
     """Compute `softmax(scale q k^T) v` without storing the softmax.
 
@@ -59,7 +63,7 @@ def blockwise_attention(
         q: Queries `[N, heads, n, d]`.
         k: Keys `[N, heads, m, d]`, m at least 1.
         v: Values `[N, heads, m, e]`.
-        block: Number of queries, and of keys, per block.
+        block: Number of queries, and of keys, per block: an integer, or an int32 scalar.
         scale: Factor of the scores, `d ** -0.5` by default.
         pairs: Mask and dropout.
 
@@ -98,8 +102,8 @@ def blockwise_attention(
     return attend(q, k, v)
 
 
-def _check(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, block: int) -> None:
-    if block < 1:
+def _check(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, block: Any) -> None:
+    if isinstance(block, int) and block < 1:
         raise ValueError(f"block={block}: expected at least 1 query and key.")
     shapes = [x.shape for x in (q, k, v)]
     compatible = all(s.rank == 4 for s in shapes)
@@ -155,7 +159,7 @@ class _Scores:
         return s if mask is None else tf.where(mask, s, s.dtype.min / 2)
 
     def of_pairs(self, rows: tf.Tensor, columns: tf.Tensor) -> tuple[Any, Any]:
-        """Return the mask and the factors of a block of queries and a block of keys; None for each that there is not."""
+        """Return the mask and the factors of a block of queries and a block of keys; None without one."""
         mask, factors = self.pairs
         return mask and mask(rows, columns), factors and factors(rows, columns)
 
@@ -167,7 +171,7 @@ def _times(x: tf.Tensor, factors: tf.Tensor | None) -> tf.Tensor:
 class _Blocks:
     """Consecutive blocks of `block` rows of `[B, n, d]`, cast to at least float32; the last may be shorter."""
 
-    def __init__(self, x: tf.Tensor, block: int, scale: float = 1.0) -> None:
+    def __init__(self, x: tf.Tensor, block: Any, scale: float = 1.0) -> None:
         self.x, self.block, self.scale = x, block, scale
         self.count = (tf.shape(x)[1] + block - 1) // block
 
@@ -214,7 +218,7 @@ def _loop(count: tf.Tensor, body: Callable[..., Any], *state: Any) -> list[Any]:
 
 
 def _forward(
-    q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, block: int, scores: _Scores
+    q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, block: Any, scores: _Scores
 ) -> tuple[tf.Tensor, ...]:
     """Return the output `[B, n, e]`, and the maximum and the sum of the softmax of each query, `[B, n, 1]`."""
     queries = _Blocks(q, block, scores.scale)
@@ -253,7 +257,7 @@ def _backward(
     y: tf.Tensor,
     softmax: list[tf.Tensor],
     dy: tf.Tensor,
-    block: int,
+    block: Any,
     scores: _Scores,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return the gradients of q, k and v in the dtype of the sums."""

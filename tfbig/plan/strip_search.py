@@ -11,7 +11,7 @@ import numpy as np
 
 from tfbig.errors import Advice, BudgetError
 from tfbig.geometry.windows import Interval, Number, Size
-from tfbig.network.graph import Graph
+from tfbig.network.graph import BLOCK_SCORES, Graph, Node, pairs_of
 from tfbig.plan.cost import operations_of, sweep_limit
 from tfbig.plan.limits import KERNEL_ELEMENTS, device_for
 from tfbig.plan.plan import SweepCost, layers_of
@@ -145,7 +145,9 @@ class Strips:
             exact,
             recomputed,
             sum(
-                pixels[n.output] * pixel_bytes[n.output] * (1 + n.op.waiting) for n in sweep.locals
+                pixels[n.output]
+                * (pixel_bytes[n.output] * (1 + n.op.waiting) + self._score_bytes(n))
+                for n in sweep.locals
             ),
             ceil_div(count * prod(self.blocks), self.limits.count) * len(sweep.nodes),
             self.blocks,
@@ -296,7 +298,7 @@ class Strips:
         tiles = {v: n * self._row_bytes[v] for v, n in self._tallest(count, chosen).items()}
         scored = any(n.op.fusible for n in sweep.reductions)
         temporaries = max(tiles.values(), default=0) * (4 if self.training or scored else 1)
-        temporaries = max(temporaries, self._matrix_bytes(tiles))
+        temporaries = max(temporaries, self._matrix_bytes(tiles), self._attention_bytes(tiles))
         doubled = self.learned if self.training else ()
         one = sum(b * (2 if v in doubled else 1) for v, b in tiles.items()) + temporaries
         each = ceil_div(count * prod(self.blocks), self.limits.count)
@@ -358,6 +360,35 @@ class Strips:
             one_channel = tiles[node.output] // (self.batch * values[node.output].channels)
             gradients = 1 + (node.inputs[0] in self.learned)
             most = max(most, one_channel * node.op.im2col * gradients)
+        return most
+
+    def _score_bytes(self, node: Node) -> int:
+        """Return the bytes of scores that an attention computes for a pixel: shifted, their softmax, and both gradients."""
+        if not node.op.heads:
+            return 0
+        size = max(itemsize(self.graph.values[node.output].dtype), 4)
+        return 4 * self.batch * int(node.op.heads) * pairs_of(node, self.extents) * size
+
+    def _attention_bytes(self, tiles: Mapping[int, int]) -> int:
+        """Return the most bytes that an attention between pixels needs besides the images that it reads.
+
+        These are queries, keys and values by heads, their gradients as they are added up and put together, and the
+        scores of a block, their softmax, and the gradients of both.
+
+        Args:
+            tiles: Bytes of each image of a strip.
+        """
+        most = 0
+        for node in self.sweep.locals:
+            if not node.op.heads:
+                continue
+            q, k, v = node.inputs[:3]
+            pixels = (tiles[i] // self.images.pixel_bytes[i] for i in (q, k))
+            scores = min(BLOCK_SCORES, self.batch * node.op.heads * prod(pixels))
+            size = max(itemsize(self.graph.values[q].dtype), 4)
+            copies = (5, 3) if self.training else (3, 1)
+            images = copies[0] * tiles[q] + copies[1] * (tiles[k] + tiles[v])
+            most = max(most, images + copies[0] * scores * size)
         return most
 
     def _narrower(self) -> str:

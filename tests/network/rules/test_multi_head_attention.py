@@ -22,7 +22,8 @@ RANDOM = np.random.default_rng(0)
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of few queries and keys, so that each strip has several."""
-    monkeypatch.setattr(multi_head_attention, "BLOCK", 5)
+    monkeypatch.setattr(multi_head_attention, "BLOCK_SCORES", 2 * 2 * 5 * 5)
+    monkeypatch.setattr(multi_head_attention, "LEAST_BLOCK", 5)
 
 
 def series(attend: Callable[[Any], Any], *others: Any) -> keras.Model:

@@ -86,7 +86,7 @@ def test_vision_transformers(name: str, float64: None) -> None:
 
 
 def test_a_transformer_streams() -> None:
-    """No token is gathered before the last layer: sweeps store images of patches, and their number is that of blocks."""
+    """No token is gathered before the last layer, and every block adds a sweep."""
     network = vision_transformer((16, 12, 3), VARIANTS["registers"])
     plan = tfbig.stream(network, strip_rows=4, plain_if_small=False).plan((2, 16, 12, 3))
     assert [cost.strips for cost in plan.costs] == [4, 4, 4]

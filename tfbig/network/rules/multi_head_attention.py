@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfbig.geometry.windows import SAME, Axis, Everything, Window
-from tfbig.network.graph import Graph
+from tfbig.network.graph import BLOCK_SCORES, Graph
 from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.channel_shapes import any_channel_shape
 from tfbig.network.rules.registry import apply, rule
@@ -31,8 +31,8 @@ from tfbig.system.keras_internals import operations
 
 layers = keras.layers
 
-BLOCK = 256
-"""Queries, and keys, of a block: the scores of a head take 256 KiB in float32, which the cache of a core holds."""
+LEAST_BLOCK = 16
+"""Least number of queries, and of keys, of a block."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Attention:
             x: Queries, keys and values.
             masks: Whether queries attend to keys, `[N, heads, T, S]` each, or with axes of length 1; and whether it
                 has the queries of the strip only.
-            unused: First and number of the keys that are no pixels and that no query attends to; None if there are none.
+            unused: First and number of the keys that are no pixels, to which no query attends; None without any.
             seed: Two integers, the seed of the dropout.
             strip: Position of the queries.
         """
@@ -92,8 +92,10 @@ class Attention:
         is_masked = self.causal or self.window is not None or masks or unused is not None
         mask = partial(self._mask, masks, unused, strip, tf.shape(q)[0]) if is_masked else None
         factors = partial(self._factors, seed, strip, tf.shape(x[0])) if self.rate else None
+        each = tf.sqrt(BLOCK_SCORES / tf.cast(tf.shape(q)[0] * self.heads, tf.float32))
+        block = tf.maximum(tf.cast(each, tf.int32), LEAST_BLOCK)
         return self._joined(
-            blockwise_attention(q, k, v, BLOCK, self.scale, Pairs(mask, factors)), x[0]
+            blockwise_attention(q, k, v, block, self.scale, Pairs(mask, factors)), x[0]
         )
 
     def _order(self, spatial: int) -> tuple[int, ...]:
@@ -139,7 +141,7 @@ class Attention:
         rows: tf.Tensor,
         columns: tf.Tensor,
     ) -> tf.Tensor:
-        """Return whether queries attend to keys in a batch of images, given their positions among those that the strip reads."""
+        """Return whether queries attend to keys, given the images of a batch and positions among those of a strip."""
         along, of_strip = strip.along(self.attended[0]), rows
         if along is not None:
             rows, columns = rows + along.start, columns + along.inputs[1].start
@@ -322,8 +324,8 @@ def _mask(call: Call, argument: Any, name: str) -> _Mask:
     shape = tuple(argument.shape if value is None else call.specs[argument.position].shape)
     if call.graph.spatial > 1 or len(shape) != expand.count(ALL):
         call.refuse(
-            f"has {name} of shape {shape}, for images with {call.graph.spatial} spatial axes; expected {expand.count(ALL)} "
-            "axes and a series [N, tokens, C]."
+            f"has {name} of shape {shape}, for images with {call.graph.spatial} spatial axes; expected "
+            f"{expand.count(ALL)} axes and a series [N, tokens, C]."
         )
     return _Mask(value, None if value is not None else tf.constant(argument), expand)
 
@@ -391,7 +393,8 @@ def _attend(
     seeds = [add_seed(call, generator)] if attention.rate else []
     of_masks = [mask.value for mask in masks if mask.value is not None]
     size = graph.channel_shapes[images[2]][1]
-    same, others = (SAME,) * spatial, (*of_masks, *seeds, *sizes)
+    same: tuple[Axis, ...] = (SAME,) * spatial
+    others = (*of_masks, *seeds, *sizes)
 
     def run(x: list[tf.Tensor], w: Any, strip: Strip) -> tf.Tensor:
         values = dict(zip(others, x[3:], strict=True))
@@ -402,7 +405,7 @@ def _attend(
             unused = prefix, -prefix % width
         return attention.run(x[:3], found, unused, values[seeds[0]] if seeds else None, strip)
 
-    axes = [same, *[attention.axes(spatial)] * 2]
+    axes: list[tuple[Axis, ...] | None] = [same, *[attention.axes(spatial)] * 2]
     axes += [same if graph.values[v].image else None for v in others]
     per_pair = 4 * attention.heads * size
     near = attention.window or 0
@@ -411,10 +414,11 @@ def _attend(
         run,
         [*images, *others],
         attention.heads * size,
-        graph.values[images[0]].dtype,
+        graph.values[images[0]].dtype or "float32",
         axes,
         operations=per_pair * near * (1 if attention.causal else 2),
         pair_operations=0 if near else per_pair,
+        heads=attention.heads,
         uniform=False,
     )
     return _with_heads(call, value, (attention.heads, size))
@@ -423,8 +427,8 @@ def _attend(
 def _unused(graph: Graph, keys: int) -> tuple[int, list[int]]:
     """Return the number of tokens before those of the pixels, and the size of the image that holds them all.
 
-    Between both there are zeros up to a whole row, see `tfbig.network.graph.Tokens`; without such tokens there are none,
-    and no size is returned.
+    Between both there are zeros up to a whole row, see `tfbig.network.graph.Tokens`. Without such tokens no size is
+    returned.
     """
     if not isinstance(graph, TokenGraph) or not graph.kind.prefix:
         return 0, []

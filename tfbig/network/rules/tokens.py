@@ -59,7 +59,7 @@ def _on_tokens(call: Call, graph: TokenGraph) -> list[int]:
         parts = list(key) if isinstance(key, (tuple, list)) else [key]
         if Ellipsis not in parts and len(parts) > 1 and parts[1] != slice(None):
             return [_selected(call, graph, parts)]
-    if isinstance(call.layer, JOINING) and call.layer.axis in (1, -2):
+    if isinstance(call.layer, JOINING) and getattr(call.layer, "axis", None) in (1, -2):
         return [_joined(call, graph)]
     return constant_images.apply(_with_positions(call, graph))
 
@@ -135,7 +135,7 @@ def _selected(call: Call, graph: TokenGraph, parts: list[Any]) -> int:
             return call.whole(lambda x, w: x[0][:, start:], [first], name="tokens")
         if stop is None and 0 <= start <= prefix:
             return _without(call, graph, start)
-    call.refuse(
+    return call.refuse(
         f"selects tokens {tokens!r} of {prefix} before the pixels and those of the pixels; expected one, the first "
         "few, or all but some of those before the pixels."
     )
@@ -168,7 +168,7 @@ def _without(call: Call, graph: TokenGraph, number: int) -> int:
     """Add tokens without the first of those before the pixels."""
     value, kind = call.inputs[0], graph.kind
     spec = graph.values[value]
-    rows = (Slice(kind.rows, None, 1), *[SAME] * (graph.of.spatial - 1))
+    rows: tuple[Axis, ...] = (Slice(kind.rows, None, 1), *[SAME] * (graph.of.spatial - 1))
     pixels = graph.of.local(
         f"{call.layer.name}/pixels",
         lambda x, w, strip: tf.identity(x[0]),
