@@ -1,4 +1,4 @@
-"""Draws docs/forward.svg, docs/backward.svg and docs/background.svg, the pictures of how tfbig works.
+"""Draws the pictures of how tfbig works: docs/forward.svg, backward.svg, background.svg and attends.svg.
 
 Run `python docs/draw_sweeps.py`.
 """
@@ -183,7 +183,35 @@ def background(name: str = "background.svg") -> None:
     save(figure, name)
 
 
+def attends(name: str = "attends.svg") -> None:
+    """Draw how a strip of queries reads stored keys and values in blocks."""
+    figure, axes = canvas(98, 44)
+    for x, title in ((9.5, "queries"), (44.5, "scores of a block"), (80.5, "keys and values")):
+        text(axes, x, 4, title, weight="bold")
+    image(axes, 3, 8, 1, 0, STORED)
+    image(axes, 74, 8, None, 0, IMAGE)
+    for number, block in enumerate((STORED, IMAGE, IMAGE)):
+        box(axes, 74, 8 + 8 * number, 13, 8, block)
+    text(axes, 92.5, 12, "one block", size=9)
+    text(axes, 93, 24, "the others\nin turn", size=9)
+    side = 1.6
+    for row in range(4):
+        for column in range(7):
+            box(axes, 38.9 + column * side, 12 + row * side, side, side, "#f4f4f4", linewidth=0.5)
+    arrow(axes, (16.5, 17), (38.2, 15.5))
+    text(axes, 27, 13.2, "one strip", size=9)
+    arrow(axes, (73.5, 12), (50.8, 14.5))
+    box(axes, 31, 24, 27, 8, SMALL)
+    text(axes, 44.5, 28, "so far, for each query: largest score,\nsum of the softmax, sum of the values", size=8.5)
+    arrow(axes, (44.5, 18.8), (44.5, 23.7))
+    box(axes, 38, 37, 13, 4, STORED)
+    arrow(axes, (44.5, 32.2), (44.5, 36.7))
+    text(axes, 71, 39, "after the last block: the strip of the result", size=9)
+    save(figure, name)
+
+
 if __name__ == "__main__":
     forward()
     backward()
     background()
+    attends()
