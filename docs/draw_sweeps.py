@@ -202,7 +202,13 @@ def attends(name: str = "attends.svg") -> None:
     text(axes, 27, 13.2, "one strip", size=9)
     arrow(axes, (73.5, 12), (50.8, 14.5))
     box(axes, 31, 24, 27, 8, SMALL)
-    text(axes, 44.5, 28, "so far, for each query: largest score,\nsum of the softmax, sum of the values", size=8.5)
+    text(
+        axes,
+        44.5,
+        28,
+        "so far, for each query: largest score,\nsum of the softmax, sum of the values",
+        size=8.5,
+    )
     arrow(axes, (44.5, 18.8), (44.5, 23.7))
     box(axes, 38, 37, 13, 4, STORED)
     arrow(axes, (44.5, 32.2), (44.5, 36.7))

@@ -305,3 +305,50 @@ def test_a_block_that_gives_an_image_and_repeats_a_weight_for_the_batch() -> Non
     x = np.random.default_rng(0).normal(size=(2, 16, 12, 8)).astype("float32")
     streamed = tfbig.stream(plain, strip_rows=5, plain_if_small=False)
     np.testing.assert_array_equal(streamed(x), plain(x))
+
+
+class Positions(layers.Layer):
+    """Adds rows of an Embedding, which is called on numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = layers.Embedding(24, 8)
+
+    def build(self, shape: Any) -> None:
+        self.table.build((24,))
+
+    def call(self, x: Any) -> Any:
+        return x + ops.reshape(self.table(ops.arange(0, 24)), (1, 24, 8))
+
+
+def test_a_layer_inside_that_is_called_on_constants_learns(float64: None) -> None:
+    """Its result is computed in every step, not when the block is read."""
+    image = keras.Input((12, 8, 3))
+    x = layers.Reshape((24, 8))(layers.Conv2D(8, 2, 2)(image))
+    plain = keras.Model(image, layers.GlobalAveragePooling1D()(Positions()(x)))
+    assert_streams(plain, images(plain, 2, 12, 8), 3, training=True)
+    streamed = tfbig.stream(plain, strip_rows=3, plain_if_small=False)
+    streamed.compile(keras.optimizers.SGD(1.0), "mse")
+    before = plain.trainable_variables[-1].numpy()
+    streamed.train_on_batch(np.ones((1, 12, 8, 3)), np.ones((1, 8)))
+    assert np.abs(plain.trainable_variables[-1].numpy() - before).max() > 1e-4
+
+
+def test_a_block_that_computes_with_weights_of_a_layer_inside_is_refused() -> None:
+    """As constants they would not learn."""
+
+    class Scaled(layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = layers.Dense(8)
+
+        def build(self, shape: Any) -> None:
+            self.dense.build((None, 8))
+
+        def call(self, x: Any) -> Any:
+            return x * ops.exp(self.dense.bias)
+
+    image = keras.Input((12, 8, 8))
+    plain = keras.Model(image, Scaled()(image))
+    with pytest.raises(tfbig.UnsupportedLayerError, match=r"computes with the values of .*bias"):
+        tfbig.stream(plain, strip_rows=5, plain_if_small=False)

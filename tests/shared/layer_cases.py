@@ -748,6 +748,23 @@ SELECTION: list[Case] = [
     _pad(((11, 11), (9, 4), (4, 1)), "symmetric"),
     _pad(((3, 2), (0, 0)), "reflect", spatial=1),
     _pad(((3, 2), (0, 1), (2, 0), (0, 0)), "reflect", spatial=3),
+    operation("image.extract_patches", lambda x: ops.image.extract_patches(x, 2), "2"),
+    operation(
+        "image.extract_patches",
+        lambda x: ops.image.extract_patches(x, (3, 2), (2, 1), padding="same"),
+        "(3, 2), (2, 1), padding='same'",
+    ),
+    operation(
+        "image.extract_patches",
+        lambda x: ops.image.extract_patches(x, 2, 1, 2),
+        "2, 1, 2",
+    ),
+    operation(
+        "image.extract_patches",
+        lambda x: ops.image.extract_patches(x, (2, 2, 1), padding="same"),
+        "(2, 2, 1), padding='same'",
+        spatial=3,
+    ),
     operation("depth_to_space", lambda x: ops.depth_to_space(x, 2), "2"),
     operation("space_to_depth", lambda x: ops.space_to_depth(x, 2), "2", size=(48, 60)),
     operation("space_to_depth", lambda x: ops.space_to_depth(x, 3), "3", size=(60, 48)),

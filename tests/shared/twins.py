@@ -59,7 +59,8 @@ def step(run: Any, model: keras.Model, x: Any, training: bool) -> dict[str, dict
             outputs = tf.nest.flatten(run(x, training=training))
             total = tf.add_n([weighted_sum(y) for y in outputs])
         sources = [*inputs, *variables]
-        return outputs, tape.gradient(total, sources, unconnected_gradients="zero")
+        gradients = tape.gradient(total, sources, unconnected_gradients="zero")
+        return outputs, [tf.convert_to_tensor(g) for g in gradients]  # an Embedding has slices
 
     traced = differentiate if run is model else tf.function(differentiate, autograph=False)
     outputs, computed = traced(x)

@@ -40,7 +40,8 @@ class Block:
     Args:
         inputs: Keras tensors of the inputs.
         outputs: Keras tensors of the outputs.
-        weights: `(Keras tensor, variable)` for each of its own weights that it uses.
+        weights: `(Keras tensor, variable)` for each of its own weights that it uses, and `(Keras tensor, constant)` for
+            each constant that a layer inside of it is called on.
         modes: Whether each call of a layer inside runs in training mode, by the `id` of the call.
     """
 
@@ -75,6 +76,8 @@ def read(layer: Any, arguments: Any, inputs: Sequence[Any], training: bool) -> B
         _symbolic_weights(layer) as weights,
         keras_internals.without_new_calls(layer) as number,
         keras_internals.in_phase(layer, training) as modes,
+        keras_internals.with_symbolic_constants(layer) as constants,
+        keras_internals.noting_reads(layer.trainable_variables) as read,
     ):
         try:
             outputs = layer.call(*args, **kwargs)
@@ -82,7 +85,8 @@ def read(layer: Any, arguments: Any, inputs: Sequence[Any], training: bool) -> B
             raise _unreadable(layer, error) from error
         flat = keras.tree.flatten(outputs)
         _check_outputs(layer, flat)
-        used = [(t, v) for t, v in weights if keras_internals.is_used(t)]
+        _check_reads(layer, read)
+        used = [(t, v) for t, v in (*weights, *constants) if keras_internals.is_used(t)]
         calls = _calls_between({id(t) for t in (*inputs, *(t for t, _ in used))}, flat)
         _settle_sizes(layer, calls)
         of_calls = {
@@ -105,6 +109,22 @@ def _check_outputs(layer: Any, outputs: Sequence[Any]) -> None:
         raise UnsupportedLayerError(
             f"layer '{layer.name}' ({type(layer).__name__}) returns {found} where its inputs are symbolic; expected "
             "tensors that it computes from its inputs with Keras layers and keras.ops."
+        )
+
+
+def _check_reads(layer: Any, read: Sequence[Any]) -> None:
+    """Raise if a layer computes with the values of its weights, whose gradient would be lost.
+
+    Raises:
+        UnsupportedLayerError: It does.
+    """
+    if read:
+        paths = ", ".join(dict.fromkeys(f"'{variable.path}'" for variable in read))
+        raise UnsupportedLayerError(
+            f"layer '{layer.name}' ({type(layer).__name__}) has no rule and cannot be read by calling it on symbolic "
+            f"tensors: it computes with the values of {paths} before they meet its inputs, so that they would be "
+            "constants. Make them attributes of the layer itself, or add a rule with @tfbig.rule, see "
+            "help(tfbig.rule)."
         )
 
 

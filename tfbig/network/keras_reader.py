@@ -213,8 +213,10 @@ def read_into(graph: Graph, functional: Any, inputs: list[int], training: bool |
 
 
 def _weight(graph: Graph, tensor: Any, variable: Any) -> int:
-    """Add a variable as a whole value, in the element type of a Keras tensor."""
+    """Add a variable, or a constant, as a whole value, in the element type of a Keras tensor."""
     dtype = keras.backend.standardize_dtype(tensor.dtype)
+    if not isinstance(variable, keras.Variable):
+        return graph.whole(tensor.name, lambda x, w: tf.cast(variable, dtype), [])
     return graph.whole(variable.path, lambda x, w: tf.cast(w[0], dtype), [], [variable])
 
 

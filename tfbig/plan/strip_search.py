@@ -363,7 +363,7 @@ class Strips:
         return most
 
     def _score_bytes(self, node: Node) -> int:
-        """Return the bytes of scores that an attention computes for a pixel: shifted, their softmax, and both gradients."""
+        """Return the bytes of scores, their softmax and both gradients that an attention computes for a pixel."""
         if not node.op.heads:
             return 0
         size = max(itemsize(self.graph.values[node.output].dtype), 4)

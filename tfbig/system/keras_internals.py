@@ -7,7 +7,7 @@ compare with its source.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
@@ -206,6 +206,57 @@ def in_phase(layer: Any, training: bool) -> Iterator[dict[int, list[bool]]]:
     finally:
         keras.Layer.symbolic_call = symbolic_call
         set_global_attribute("current_call_ctx", outer)
+
+
+@contextmanager
+def with_symbolic_constants(layer: Any) -> Iterator[list[tuple[Any, Any]]]:
+    """Have the layers inside a layer be called symbolically in a `with` block, also where all arguments are constants.
+
+    Otherwise Keras computes their results, such as the rows of an Embedding, from the weights that they have now.
+
+    Yields:
+        `(Keras tensor, constant)` for each constant.
+    """
+    inner = {id(each) for each in inner_layers(layer)}
+    call, constants = keras.Layer.__call__, list[tuple[Any, Any]]()
+
+    def symbolic(argument: Any) -> Any:
+        if not hasattr(argument, "shape") or not hasattr(argument, "dtype"):
+            return argument
+        dtype = keras.backend.standardize_dtype(argument.dtype)
+        constants.append((keras.KerasTensor(argument.shape, dtype, name="constant"), argument))
+        return constants[-1][0]
+
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        flat = keras.tree.flatten((args, kwargs))
+        has_tensors = any(isinstance(a, keras.KerasTensor) for a in flat)
+        if id(self) in inner and self.weights and not has_tensors:
+            args, kwargs = keras.tree.map_structure(symbolic, (args, kwargs))
+        return call(self, *args, **kwargs)
+
+    keras.Layer.__call__ = called
+    try:
+        yield constants
+    finally:
+        keras.Layer.__call__ = call
+
+
+@contextmanager
+def noting_reads(variables: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield a list of the variables whose values, more than shapes and types, are read in a `with` block."""
+    watched, read = {id(variable) for variable in variables}, list[Any]()
+    value = keras.Variable.value
+
+    def noted(self: Any) -> Any:
+        if id(self) in watched and not in_stateless_scope():
+            read.append(self)
+        return value.fget(self)
+
+    keras.Variable.value = property(noted)
+    try:
+        yield read
+    finally:
+        del keras.Variable.value
 
 
 @contextmanager

@@ -158,3 +158,52 @@ def test_tokens_and_images_are_not_combined() -> None:
         tfbig.stream(
             keras.Model(inputs, layers.MultiHeadAttention(2, 3)(first, tokens)), strip_rows=2
         )
+
+
+class Patches(layers.Layer):
+    """Patches as the example "Image classification with Vision Transformer" of Keras makes them."""
+
+    def call(self, x: Any) -> Any:
+        batch, height, width, channels = ops.shape(x)
+        patches = ops.image.extract_patches(x, size=2)
+        return ops.reshape(patches, (batch, height // 2 * (width // 2), 4 * channels))
+
+
+class PatchEncoder(layers.Layer):
+    """A projection of patches, and positions, as in that example."""
+
+    def __init__(self, number: int, width: int) -> None:
+        super().__init__()
+        self.number, self.projection = number, layers.Dense(width)
+        self.positions = layers.Embedding(number, width)
+
+    def build(self, shape: Any) -> None:
+        self.projection.build(shape)
+        self.positions.build((self.number,))
+
+    def call(self, x: Any) -> Any:
+        positions = ops.expand_dims(ops.arange(0, self.number, 1), axis=0)
+        return self.projection(x) + self.positions(positions)
+
+
+class SequencePooling(layers.Layer):
+    """Pooling as the example "Compact Convolutional Transformers" of Keras has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = layers.Dense(1)
+
+    def build(self, shape: Any) -> None:
+        self.attention.build(shape)
+
+    def call(self, x: Any) -> Any:
+        weights = ops.transpose(ops.softmax(self.attention(x), axis=1), axes=(0, 2, 1))
+        return ops.squeeze(ops.matmul(weights, x), -2)
+
+
+@pytest.mark.parametrize("pool", [layers.Flatten, SequencePooling])
+def test_examples_of_keras(pool: Any, float64: None) -> None:
+    inputs = keras.Input((*SIZE, 3))
+    x = block(block(PatchEncoder(24, 6)(Patches()(inputs))))
+    network = keras.Model(inputs, layers.Dense(2)(pool()(layers.LayerNormalization()(x))))
+    assert_streams(network, images(network, 2, *SIZE), 4, training=True)

@@ -110,6 +110,28 @@ def convolution(call: Call) -> int:
     )
 
 
+@rule(*operations("ExtractPatches"))
+def extract_patches(call: Call) -> int:
+    """Add patches of an image, whose pixels become channels."""
+    layer = call.layer
+    if len(layer.size) != call.graph.spatial:
+        call.refuse(
+            f"extracts patches of size {layer.size} from images with {call.graph.spatial} spatial axes; expected one "
+            "number for each."
+        )
+    axes = windows(call, layer.size, layer.dilation_rate)
+    sizes, strides, rates = (
+        (1, *(getattr(a, n) for a in axes), 1) for n in ("kernel", "stride", "dilation")
+    )
+
+    def run(x: list[tf.Tensor], w: Any, strip: Any) -> tf.Tensor:
+        if len(axes) == 3:
+            return tf.extract_volume_patches(x[0], sizes, strides, "VALID")
+        return tf.image.extract_patches(x[0], sizes, strides, rates, "VALID")
+
+    return call.local(run, axes, operations=0)
+
+
 @rule(*operations("DepthwiseConv"))
 def depthwise(call: Call) -> int:
     """Add a depthwise convolution."""
