@@ -23,6 +23,8 @@ OF_KERAS = {
     *("_loss_tracker", "_maybe_symbolic_build", "_nodes_by_depth", "_outputs_struct"),
     *("_seed_generators", "_trainable_variables", "_use_weight_decay", "_user_loss"),
     *("_kernel", "_user_loss_weights", "_value", "_build_shapes_dict", "_call_has_context_arg"),
+    *("_dropout_layer", "_gate_dense", "_key_dense", "_output_dense", "_query_dense"),
+    *("_sliding_window", "_value_dense"),
     *("_get_call_context", "_inbound_nodes", "_keras_history", "_outbound_nodes"),
     "keras.src.applications.convnext.LayerScale",
     "keras.src.applications.convnext.StochasticDepth",
