@@ -426,4 +426,5 @@ def _computation(call: rules.Call, any_channels: bool) -> tuple[Any, ...]:
         tuple((v.image, None if any_channels else v.channels, v.dtype) for v in inputs),
         tuple(call.graph.channel_shapes.get(i) for i in call.inputs),
         tuple(call.graph.tokens.get(i) for i in call.inputs),
+        tuple(tuple(t.shape) for t in call.specs) if call.graph is not call.graph.images else None,
     )

@@ -373,7 +373,8 @@ class Strips:
         """Return the most bytes that an attention between pixels needs besides the images that it reads.
 
         These are queries, keys and values by heads, their gradients as they are added up and put together, and the
-        scores of a block, their softmax, and the gradients of both.
+        scores of a block, their softmax, and the gradients of both. Keys and values that several heads share are
+        repeated.
 
         Args:
             tiles: Bytes of each image of a strip.
@@ -387,7 +388,8 @@ class Strips:
             scores = min(BLOCK_SCORES, self.batch * node.op.heads * prod(pixels))
             size = max(itemsize(self.graph.values[q].dtype), 4)
             copies = (5, 3) if self.training else (3, 1)
-            images = copies[0] * tiles[q] + copies[1] * (tiles[k] + tiles[v])
+            shared = self.graph.values[q].channels // self.graph.values[k].channels
+            images = copies[0] * tiles[q] + copies[1] * shared * (tiles[k] + tiles[v])
             most = max(most, images + copies[0] * scores * size)
         return most
 

@@ -49,6 +49,14 @@ FINISHES: dict[str, tuple[Callable[[Any], Any], int]] = {
     "maximum": (lambda x: layers.GlobalMaxPooling1D()(x), 0),
     "without the first": (lambda x: layers.Dense(2)(x[:, 1:]), 3),
     "image": (lambda x: layers.Conv2D(2, 3)(layers.Reshape((6, 4, 6))(x[:, 5:])), 5),
+    "masked keys": (
+        lambda x: layers.MultiHeadAttention(1, 3)(x, x, key_mask=np.arange(26)[None] % 3 > 0)[:, 1],
+        2,
+    ),
+    "masked keys of pixels": (
+        lambda x: layers.MultiHeadAttention(1, 3)(x, x, key_mask=np.arange(24)[None] % 3 > 0)[:, 1],
+        0,
+    ),
     "tokens before the pixels and pixels": (lambda x: x[:, 1:6], 3),
     "a pixel after tokens": (lambda x: x[:, 4], 2),
     "more tokens than columns": (lambda x: x[:, :2], 9),
@@ -83,6 +91,33 @@ VARIANTS = {
 def test_vision_transformers(name: str, float64: None) -> None:
     network = vision_transformer((16, 12, 3), VARIANTS[name])
     assert_streams(network, images(network, 2, 16, 12), 4, training=True)
+
+
+def test_two_layers_that_add_different_numbers_of_tokens(float64: None) -> None:
+    """What they compute has one name, but not one trace."""
+
+    class Tokens(layers.Layer):
+        def __init__(self, number: int) -> None:
+            super().__init__()
+            self.number = number
+
+        def build(self, shape: Any) -> None:
+            self.tokens = self.add_weight(shape=(1, self.number, shape[-1]), name="tokens")
+
+        def call(self, x: Any) -> Any:
+            return layers.Concatenate(axis=1, name="join")([self.tokens, x])
+
+        def compute_output_shape(self, shape: Any) -> Any:
+            return (shape[0], self.number + shape[1], shape[2])
+
+    inputs = keras.Input((*SIZE, 3))
+    pixels = layers.Conv2D(6, 2, 2)(inputs)
+    ends = [
+        layers.LayerNormalization()(Tokens(n)(layers.Reshape((-1, 6))(pixels)))[:, :3]
+        for n in (1, 3)
+    ]
+    network = keras.Model(inputs, ends)
+    assert_streams(network, images(network, 1, *SIZE), 3, training=True)
 
 
 def test_a_transformer_streams() -> None:

@@ -230,9 +230,7 @@ def multi_head_attention(call: Call) -> int:
         parts.rate if call.training else 0.0,
     )
     if isinstance(call.layer, layers.MultiHeadAttention):
-        given.pop(
-            "query_mask", None
-        )  # Keras 3.15 replaces it by the mask that the query itself has
+        given.pop("query_mask", None)  # Keras 3.15 takes the mask that the query itself has
     masks = [_mask(call, given[n], n) for n in EXPANDED if given.get(n) is not None]
     result = _attend(call, attention, (q, k, v), masks, parts.generator)
     if parts.gate is not None:
@@ -260,6 +258,8 @@ def dot_product_attention(call: Call) -> int:
     given = args | call.arguments[1]
     if given.get("bias") is not None:
         call.refuse("adds a bias to its scores, one for each pair of pixels; leave it out.")
+    if not isinstance(given.get("scale"), (int, float, type(None))):
+        call.refuse("has a scale that is a tensor; multiply the queries by it, and use scale=1.0.")
     images = [_image(call, given[name])[0] for name in ("query", "key", "value")]
     shapes = [call.graph.channel_shapes.get(v, ()) for v in images]
     if any(len(shape) != 2 for shape in shapes):
@@ -322,6 +322,8 @@ def _mask(call: Call, argument: Any, name: str) -> _Mask:
     expand = EXPANDED[name]
     value = call.inputs[argument.position] if isinstance(argument, Slot) else None
     shape = tuple(argument.shape if value is None else call.specs[argument.position].shape)
+    if isinstance(call.graph, TokenGraph) and call.graph.kind.prefix:
+        call.refuse(f"has {name} for tokens of pixels and others before them; expected no mask.")
     if call.graph.spatial > 1 or len(shape) != expand.count(ALL):
         call.refuse(
             f"has {name} of shape {shape}, for images with {call.graph.spatial} spatial axes; expected "
