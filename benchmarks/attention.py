@@ -24,9 +24,6 @@ import numpy as np
 
 from benchmarks import harness, report
 
-PATCH = 4
-"""Rows and columns of a patch."""
-
 
 @dataclass(frozen=True)
 class Arguments:
@@ -45,11 +42,15 @@ def main() -> None:
 
 def step(arguments: Arguments) -> str:
     """Return the JSON line of some steps."""
+    import keras
     import tensorflow as tf
 
     import tfbig
+    from benchmarks import networks
 
-    model, side = network(arguments), PATCH * arguments.tokens
+    keras.utils.set_random_seed(0)
+    sizes = {name: getattr(arguments, name) for name in ("width", "heads", "depth")}
+    model, side = networks.transformer(**sizes), networks.PATCH * arguments.tokens
     image = tf.constant(np.random.default_rng(0).standard_normal((1, side, side, 3), np.float32))
     figures: dict[str, Any] = {"way": "plain" if arguments.plain else "streamed"}
     base, _ = report.memory_bytes()
@@ -69,27 +70,9 @@ def step(arguments: Arguments) -> str:
     figures["first_seconds"] = round(durations[0], 2)
     figures["seconds"] = round(statistics.median(durations[1:] or durations), 2)
     figures |= {"base_bytes": base, "peak_bytes": report.memory_bytes()[1]}
-    sizes = {name: getattr(arguments, name) for name in ("width", "heads", "depth")}
     return report.line(
         "attention step", [side, side, 3], tokens=arguments.tokens**2, **sizes, **figures
     )
-
-
-def network(arguments: Arguments) -> Any:
-    """Return the network: patches, blocks of attention and an MLP, and a mean."""
-    import keras
-    from keras import layers
-
-    keras.utils.set_random_seed(0)
-    image = keras.Input((None, None, 3))
-    x = layers.Conv2D(arguments.width, PATCH, PATCH)(image)
-    x = layers.Reshape((-1, arguments.width))(x)
-    for _ in range(arguments.depth):
-        y = layers.LayerNormalization()(x)
-        x += layers.MultiHeadAttention(arguments.heads, arguments.width // arguments.heads)(y, y)
-        y = layers.Dense(4 * arguments.width, activation="gelu")(layers.LayerNormalization()(x))
-        x += layers.Dense(arguments.width)(y)
-    return keras.Model(image, layers.Dense(1)(layers.GlobalAveragePooling1D()(x)))
 
 
 if __name__ == "__main__":

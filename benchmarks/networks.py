@@ -47,6 +47,26 @@ def resnet50() -> Any:
     return _ended(encoder.input, encoder.output)
 
 
+PATCH = 4
+"""Rows and columns of a patch of `transformer`."""
+
+
+def transformer(width: int = 64, heads: int = 4, depth: int = 2) -> Any:
+    """Return a transformer without positions, each of whose patches attends to all others."""
+    import keras
+    from keras import layers
+
+    image = keras.Input((None, None, 3))
+    x = layers.Conv2D(width, PATCH, PATCH)(image)
+    x = layers.Reshape((-1, width))(x)
+    for _ in range(depth):
+        y = layers.LayerNormalization()(x)
+        x += layers.MultiHeadAttention(heads, width // heads)(y, y)
+        y = layers.Dense(4 * width, activation="gelu")(layers.LayerNormalization()(x))
+        x += layers.Dense(width)(y)
+    return _ended(image, layers.GlobalAveragePooling1D()(x))
+
+
 def application(name: str) -> Any:
     """Return a network of `keras.applications` by name, for images of any size."""
     import keras
@@ -65,6 +85,9 @@ def _ended(image: Any, vector: Any) -> Any:
 APPLICATIONS = ("ConvNeXtTiny", "DenseNet121", "EfficientNetB0", "MobileNetV2")
 
 NETWORKS = {
-    **{build.__name__: build for build in (conv_chain, resnet18, resnet18_frozen, resnet50)},
+    **{
+        build.__name__: build
+        for build in (conv_chain, resnet18, resnet18_frozen, resnet50, transformer)
+    },
     **{name: partial(application, name) for name in APPLICATIONS},
 }
