@@ -41,7 +41,9 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize(
+    "name", ["attention_mask", *(pytest.param(n, marks=pytest.mark.slow) for n in list(MASKS)[1:])]
+)
 def test_constant_masks(name: str, float64: None) -> None:
     mask = tf.constant(MASKS[name])
     model = series(lambda x: layers.MultiHeadAttention(2, 3)(x, x, **{name: mask}))
@@ -86,7 +88,9 @@ def test_masks_that_are_inputs(float64: None) -> None:
     np.testing.assert_allclose(streamed(values), model(values), rtol=1e-10)
 
 
-@pytest.mark.parametrize("axes", [None, (1,), (2,)])
+@pytest.mark.parametrize(
+    "axes", [None, *(pytest.param((n,), marks=pytest.mark.slow) for n in (1, 2))]
+)
 def test_dropout_depends_on_places_only(axes: Any, float64: None) -> None:
     """In strips of any number of rows, the same pairs are left out; a share of the right size."""
     inputs = keras.Input((None, None, 3))

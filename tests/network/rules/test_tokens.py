@@ -71,8 +71,20 @@ FINISHES: dict[str, tuple[Callable[[Any], Any], int]] = {
 }
 
 
-@pytest.mark.parametrize("rows", [1, 5])
-@pytest.mark.parametrize("name", FINISHES)
+QUICK = {
+    *("some", "mean and first", "image", "more tokens than columns", "constant positions"),
+    *("masked keys", "tokens before the pixels and pixels"),
+}
+"""Those of `FINISHES` and `VARIANTS` that always run."""
+
+
+def some_slow(names: Any) -> list[Any]:
+    slow = pytest.mark.slow
+    return [pytest.param(n, marks=() if n in QUICK | {"registers"} else slow) for n in names]
+
+
+@pytest.mark.parametrize("rows", [1, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", some_slow(FINISHES))
 def test_tokens_equal_plain_keras(name: str, rows: int, float64: None) -> None:
     finish, before = FINISHES[name]
     network = model(finish, before)
@@ -87,7 +99,7 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", some_slow(VARIANTS))
 def test_vision_transformers(name: str, float64: None) -> None:
     network = vision_transformer((16, 12, 3), VARIANTS[name])
     assert_streams(network, images(network, 2, 16, 12), 4, training=True)
@@ -236,7 +248,9 @@ class SequencePooling(layers.Layer):
         return ops.squeeze(ops.matmul(weights, x), -2)
 
 
-@pytest.mark.parametrize("pool", [layers.Flatten, SequencePooling])
+@pytest.mark.parametrize(
+    "pool", [layers.Flatten, pytest.param(SequencePooling, marks=pytest.mark.slow)]
+)
 def test_examples_of_keras(pool: Any, float64: None) -> None:
     inputs = keras.Input((*SIZE, 3))
     x = block(block(PatchEncoder(24, 6)(Patches()(inputs))))
