@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfbig.errors import UnsupportedLayerError
 from tfbig.geometry.selection import Slice
-from tfbig.geometry.windows import SAME, Axis, Interval
+from tfbig.geometry.windows import SAME, Axis, Interval, Window
 from tfbig.network.graph import Graph, Reduce, Tokens
 from tfbig.network.rules import constant_images
 from tfbig.network.rules.call import Call, Slot
@@ -256,25 +256,6 @@ def _joined(call: Call, graph: TokenGraph) -> int:
 
 
 @dataclass(frozen=True)
-class RowsBefore:
-    """Axis of an image that gets rows before its own.
-
-    Args:
-        rows: Number of rows.
-    """
-
-    rows: int
-
-    def extent(self, size: int) -> int:
-        """Return the length of the output."""
-        return size + self.rows
-
-    def needs(self, rows: Interval, size: int) -> Interval:
-        """Return the input interval that the output interval `rows` needs."""
-        return Interval(rows.start - self.rows, rows.stop - self.rows)
-
-
-@dataclass(frozen=True)
 class AtLeast:
     """Axis of unknown length that has to hold some tokens.
 
@@ -331,7 +312,7 @@ def _with_prefix(call: Call, wholes: Sequence[int], number: int, value: int, kin
     columns: list[Axis] = [SAME] * (graph.spatial - 1)
     if not kind.size:
         columns[-1] = AtLeast(number)
-    rows: tuple[Axis, ...] = (RowsBefore(after.rows), *columns)
+    rows: tuple[Axis, ...] = (Window(padding=(after.rows, 0)), *columns)
     result = graph.local(
         f"{call.layer.name}/with_tokens",
         run,
