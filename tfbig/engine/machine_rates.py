@@ -30,6 +30,9 @@ IMAGE_SIZE = math.prod(IMAGE_SHAPE)
 IN_A_ROW = 20
 """Operations on an accelerator that are timed together: starting one, and asking for a result, takes longer than it."""
 
+VERSION = 2
+"""Version of what is measured; rates of another one are measured again."""
+
 _known: dict[str, Rates] = {}
 
 
@@ -41,7 +44,7 @@ def of(device: str | None, scratch: str | None = None) -> Rates:
         scratch: Directory of the file that stores spill to; by default the directory for temporary files.
     """
     key = f"{platform.processor() or platform.machine()} x{os.cpu_count()} {device or 'CPU'} tf{tf.__version__}"
-    key += f" {os.path.realpath(scratch)}" if scratch else ""
+    key += f" v{VERSION}" + (f" {os.path.realpath(scratch)}" if scratch else "")
     if key not in _known:
         _known[key] = _load(key) or _measure_and_save(key, device, scratch)
     return _known[key]
