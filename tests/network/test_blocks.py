@@ -334,13 +334,14 @@ def test_a_layer_inside_that_is_called_on_constants_learns(float64: None) -> Non
     assert np.abs(plain.trainable_variables[-1].numpy() - before).max() > 1e-4
 
 
-def test_a_block_that_computes_with_weights_of_a_layer_inside_is_refused() -> None:
-    """As constants they would not learn."""
+@pytest.mark.parametrize("trainable", [True, False])
+def test_a_block_that_computes_with_weights_of_a_layer_inside_is_refused(trainable: bool) -> None:
+    """Weights that are read as constants would not learn."""
 
     class Scaled(layers.Layer):
         def __init__(self) -> None:
             super().__init__()
-            self.dense = layers.Dense(8)
+            self.dense = layers.Dense(8, trainable=trainable)
 
         def build(self, shape: Any) -> None:
             self.dense.build((None, 8))

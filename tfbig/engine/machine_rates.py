@@ -98,8 +98,8 @@ def _measure_and_save(key: str, device: str | None, scratch: str | None) -> Rate
 def measure(device: str | None, scratch: str | None = None) -> Rates:
     """Measure convolutions of 64 channels, a sum of two images, copies of 32 MiB, and a file of 512 MiB.
 
-    Half of the operations of the convolutions are of a 3x3 kernel and half of 1x1 kernels, which are slower: predicted
-    seconds of 13 networks on two cores are then 0.79 to 1.15 of the measured ones, with 3x3 alone 0.67 to 1.05.
+    Half of the operations of the convolutions are of a 3x3 kernel and half of 1x1 kernels, which are slower. The
+    sum reads two images, as layers that join them do.
 
     It needs about 110 MiB of memory, so that it fits where a small step does; on an accelerator 200 MiB more.
 

@@ -77,7 +77,7 @@ def read(layer: Any, arguments: Any, inputs: Sequence[Any], training: bool) -> B
         keras_internals.without_new_calls(layer) as number,
         keras_internals.in_phase(layer, training) as modes,
         keras_internals.with_symbolic_constants(layer) as constants,
-        keras_internals.noting_reads(layer.trainable_variables) as read,
+        keras_internals.noting_reads(layer.variables) as read,
     ):
         try:
             outputs = layer.call(*args, **kwargs)
@@ -113,7 +113,7 @@ def _check_outputs(layer: Any, outputs: Sequence[Any]) -> None:
 
 
 def _check_reads(layer: Any, read: Sequence[Any]) -> None:
-    """Raise if a layer computes with the values of its weights, whose gradient would be lost.
+    """Raise if a layer computes with the values of its weights: they would be lost to gradients, and never change.
 
     Raises:
         UnsupportedLayerError: It does.

@@ -241,7 +241,7 @@ class Node:
 
 
 class Tokens(NamedTuple):
-    """How an image stands for tokens of the model, `[N, prefix + rows * columns, C]`.
+    """Tokens of the model, `[N, prefix + rows * columns, C]`, that an image stands for.
 
     Args:
         prefix: Number of tokens before those of the pixels, such as a class token; rows of their own before the pixels

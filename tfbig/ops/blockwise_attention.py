@@ -28,7 +28,7 @@ OfPairs = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 class Pairs(NamedTuple):
-    """What happens to pairs of a query and a key.
+    """Mask and dropout of the pairs of queries and keys.
 
     Args:
         mask: Whether the query attends to the key; a query that attends to none attends equally to all.

@@ -256,7 +256,7 @@ def noting_reads(variables: Iterable[Any]) -> Iterator[list[Any]]:
     try:
         yield read
     finally:
-        del keras.Variable.value
+        keras.Variable.value = value
 
 
 @contextmanager

@@ -51,7 +51,7 @@ def test_constant_masks(name: str, float64: None) -> None:
 
 
 def test_mask_of_queries(float64: None) -> None:
-    """Of GroupQueryAttention; MultiHeadAttention of Keras 3.15 ignores it."""
+    """GroupQueryAttention uses the mask; MultiHeadAttention of Keras 3.15 ignores it."""
     mask = tf.constant(MASKS["query_mask"])
     model = series(lambda x: layers.GroupQueryAttention(3, 4, 2)(x, x, query_mask=mask))
     assert_streams(model, images(model, 2, 13), 3, training=True)
@@ -59,7 +59,7 @@ def test_mask_of_queries(float64: None) -> None:
 
 @pytest.mark.parametrize("heads", [1, 2])
 def test_mask_of_dot_product_attention(heads: int, float64: None) -> None:
-    """Of each head or of all; a query that attends to no key attends to all of them."""
+    """The mask is one for all heads or one each; a query that attends to no key attends to all of them."""
     mask = RANDOM.random((1, heads, 13, 13)) < 0.5
     mask[:, :, 4] = False
 

@@ -106,7 +106,7 @@ def test_vision_transformers(name: str, float64: None) -> None:
 
 
 def test_two_layers_that_add_different_numbers_of_tokens(float64: None) -> None:
-    """What they compute has one name, but not one trace."""
+    """Both layers compute nodes of one name, which share no trace."""
 
     class Tokens(layers.Layer):
         def __init__(self, number: int) -> None:
