@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from tfbig.network.attention_pooling import LEAST, AttentionPooling
 from tfbig.network.graph import Reduce
-from tfbig.network.rules.call import Call, Slot
-from tfbig.network.rules.nodes import cast
-from tfbig.network.rules.registry import apply, rule
+from tfbig.network.rules.call import Call
+from tfbig.network.rules.nodes import cast, layer_inside
+from tfbig.network.rules.registry import rule
 from tfbig.ops import moments
 
 
@@ -23,32 +21,19 @@ def attention_pooling(call: Call) -> int:
     """Add the layers of the gate, pixel by pixel, and the mean of the pixels, weighted by its softmax."""
     image, *weights = call.inputs
     layer, wide = call.layer, moments.wide(tf.as_dtype(call.dtype)).name
-    inner = _dense(call, layer.v, image)
+    size = call.specs[0].shape[:-1]
+    inner = layer_inside(call, layer.v, image, (*size, call.channels))
     if layer.gated:
-        both = [inner, _dense(call, layer.u, image)]
+        both = [inner, layer_inside(call, layer.u, image, (*size, call.channels))]
         inner = call.local(
             lambda x, w, strip: x[0] * x[1], inputs=both, channels=layer.hidden, name="gated"
         )
-    logits = cast(call.graph, _dense(call, layer.w, inner), wide)
+    logits = layer_inside(call, layer.w, inner, (*size, layer.hidden))
+    logits = cast(call.graph, logits, wide)
     weights = [cast(call.graph, each, wide) for each in weights]
     op = SoftmaxMean(call.channels, call.graph.spatial, call.dtype)
     result = call.graph.reduce(f"{call.layer.name}/reduce", op, [image, logits, *weights])
     return call.whole(lambda x, w: tf.cast(x[0][0], call.dtype), [result])
-
-
-def _dense(call: Call, layer: keras.layers.Dense, value: int) -> int:
-    """Add a layer of the gate on an image, and return its output."""
-    shape, spec = call.specs[0].shape[:-1], call.graph.values[value]
-    inner = replace(
-        call,
-        layer=layer,
-        inputs=(value,),
-        specs=(keras.KerasTensor((*shape, spec.channels), spec.dtype),),
-        outputs=(keras.KerasTensor((*shape, layer.units), layer.compute_dtype),),
-        arguments=((Slot(0),), {}),
-        kind=None,
-    )
-    return apply(inner)[0]
 
 
 class SoftmaxMean(Reduce):

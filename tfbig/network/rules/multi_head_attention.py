@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +20,8 @@ from tfbig.geometry.windows import SAME, Axis, Everything, Window
 from tfbig.network.graph import BLOCK_SCORES, Graph
 from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.channel_shapes import any_channel_shape
-from tfbig.network.rules.registry import apply, rule
+from tfbig.network.rules.nodes import layer_inside
+from tfbig.network.rules.registry import rule
 from tfbig.network.rules.whole_values import add_seed
 from tfbig.network.tokens import TokenGraph
 from tfbig.ops import counter_random
@@ -217,7 +218,7 @@ def multi_head_attention(call: Call) -> int:
     slots = given["query"], given.get("key") or given["value"], given["value"]
     images = [_image(call, slot) for slot in slots]
     q, k, v = (
-        _dense(call, dense, *image) for dense, image in zip(parts.inputs, images, strict=True)
+        layer_inside(call, dense, *image) for dense, image in zip(parts.inputs, images, strict=True)
     )
     heads, size = call.graph.channel_shapes[q]
     attention = Attention(
@@ -234,7 +235,7 @@ def multi_head_attention(call: Call) -> int:
     masks = [_mask(call, given[n], n) for n in EXPANDED if given.get(n) is not None]
     result = _attend(call, attention, (q, k, v), masks, parts.generator)
     if parts.gate is not None:
-        gate = _dense(call, parts.gate, *images[0])
+        gate = layer_inside(call, parts.gate, *images[0])
         result = _with_heads(
             call,
             call.local(
@@ -245,7 +246,7 @@ def multi_head_attention(call: Call) -> int:
             ),
             call.graph.channel_shapes[result],
         )
-    return _dense(
+    return layer_inside(
         call, parts.output, result, (*call.specs[0].shape[:-1], *call.graph.channel_shapes[result])
     )
 
@@ -351,27 +352,6 @@ def _attended(call: Call, model_axes: Sequence[int]) -> tuple[int, ...]:
     model = [axis + 1 in model_axes for axis in range(call.graph.spatial)]
     along = call.graph.to_graph_order(model)
     return tuple(axis for axis, is_attended in enumerate(along) if is_attended)
-
-
-def _dense(call: Call, layer: Any, value: int, shape: Sequence[int | None]) -> int:
-    """Add a projection, an EinsumDense layer inside the layer of a call, of an image with some shape in the model."""
-    graph, first = call.graph, len(call.graph.nodes)
-    spec = keras.KerasTensor(shape, graph.values[value].dtype)
-    output = keras.KerasTensor(layer.compute_output_shape(tuple(shape)), layer.compute_dtype)
-    inner = replace(
-        call,
-        layer=layer,
-        inputs=(value,),
-        specs=(spec,),
-        outputs=(output,),
-        arguments=((Slot(0),), {}),
-        kind=None,
-    )
-    (result,) = apply(inner)
-    name = call.layer.name
-    for position, node in enumerate(graph.nodes[first:], first):
-        graph.nodes[position] = replace(node, name=f"{name}/{node.name}", layer=name)
-    return result
 
 
 def _with_heads(call: Call, value: int, heads: tuple[int, ...]) -> int:

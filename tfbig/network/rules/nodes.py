@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -13,7 +14,7 @@ from tfbig.geometry.windows import Fixed, Window
 from tfbig.network import user_code
 from tfbig.network.graph import Graph
 from tfbig.network.rules import channel_shapes
-from tfbig.network.rules.call import Call
+from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.registry import apply
 from tfbig.ops import autodiff
 
@@ -46,6 +47,24 @@ def cast(graph: Graph, value: int, dtype: str) -> int:
     )
     if value in graph.channel_shapes:
         graph.channel_shapes[result] = graph.channel_shapes[value]
+    return result
+
+
+def layer_inside(call: Call, layer: Any, value: int, shape: Sequence[int | None]) -> int:
+    """Add a layer that the layer of a call has inside, on an image with some shape in the model."""
+    graph, first, name = call.graph, len(call.graph.nodes), call.layer.name
+    inner = replace(
+        call,
+        layer=layer,
+        inputs=(value,),
+        specs=(keras.KerasTensor(shape, graph.values[value].dtype),),
+        outputs=(keras.KerasTensor(layer.compute_output_shape(tuple(shape)), layer.compute_dtype),),
+        arguments=((Slot(0),), {}),
+        kind=None,
+    )
+    (result,) = apply(inner)
+    for position, node in enumerate(graph.nodes[first:], first):
+        graph.nodes[position] = replace(node, name=f"{name}/{node.name}", layer=name)
     return result
 
 
