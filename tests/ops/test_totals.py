@@ -12,13 +12,13 @@ from keras import layers
 from streamed_pairs import slow
 
 import tfbig
-from tfbig.ops import moments
+from tfbig.ops import moments, totals
 
 CONSTANT = np.float32(800.1)
 ULP = 2.0**-23
 """Distance of neighbouring float32 numbers, relative to a number, at most."""
 
-ROUNDINGS = moments.CHUNK * ULP / 2
+ROUNDINGS = totals.CHUNK * ULP / 2
 """Bound of the relative error of a sum: half a unit for each addition in float32; float64 adds nothing to that."""
 
 
@@ -26,7 +26,7 @@ ROUNDINGS = moments.CHUNK * ULP / 2
 def test_sum_of_constant(shape: tuple[int, ...]) -> None:
     for axes in ([*range(1, len(shape) - 1)], [*range(len(shape) - 1)]):
         pixels = np.prod([shape[axis] for axis in axes])
-        actual = moments.total(tf.fill(shape, CONSTANT), axes)
+        actual = totals.total(tf.fill(shape, CONSTANT), axes)
         np.testing.assert_allclose(actual, float(CONSTANT) * pixels, rtol=ROUNDINGS)
         assert actual.shape == [1 if axis in axes else n for axis, n in enumerate(shape)]
 
@@ -39,7 +39,7 @@ def test_sum_over_any_axes(axes: list[int], dtype: str) -> None:
     tensor = tf.constant(x)
     with tf.GradientTape() as tape:
         tape.watch(tensor)
-        actual = moments.total(tensor, axes)
+        actual = totals.total(tensor, axes)
     np.testing.assert_array_equal(actual, x.sum(tuple(axes), "float64", keepdims=True))
     dy = np.arange(np.size(actual), dtype="float64").reshape(np.shape(actual))
     gradient = tape.gradient(actual, tensor, tf.constant(dy))
@@ -119,3 +119,12 @@ def test_loss_does_not_depend_on_strips(loss: str, rows: int) -> None:
     np.testing.assert_allclose(
         big.evaluate(x, y, verbose=0), expected, rtol=2 * ROUNDINGS + 2 * ULP
     )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_total_matches_numpy(dtype: str) -> None:
+    data = np.random.default_rng(5).integers(-8, 8, [2, 4, 8, 3]).astype(dtype)
+    for axes in ([0, 1, 2], [1, 2], [0], [2], [2, 3]):
+        actual = totals.total(tf.constant(data), axes)
+        assert actual.dtype == tf.float64
+        np.testing.assert_array_equal(actual, data.sum(tuple(axes), np.float64, keepdims=True))

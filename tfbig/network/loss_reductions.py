@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfbig.errors import UnsupportedLayerError
 from tfbig.losses import LossOfSums
 from tfbig.network.graph import Reduce
-from tfbig.ops import moments
+from tfbig.ops import totals
 from tfbig.system import keras_internals, traces
 
 XLA_NUMBERS = 2**24
@@ -108,7 +108,7 @@ class MeanLoss(Reduce):
         values = values_of(self.loss, y, y_pred, self.spatial)
         if w:
             values *= tf.cast(w[0][..., 0], self.dtype)
-        total = moments.total_of_all(values)
+        total = totals.total_of_all(values)
         if not self.summed:
             total /= tf.cast(tf.size(values, tf.int64), tf.float64)
         return total * factor, y_pred
@@ -215,8 +215,8 @@ class RatioSums(LossSums):
 
     def _total(self, t: tf.Tensor) -> tf.Tensor:
         if self.axis is None:
-            return moments.total_of_all(t)
-        return tf.squeeze(moments.total(t, self.axis), self.axis)
+            return totals.total_of_all(t)
+        return tf.squeeze(totals.total(t, self.axis), self.axis)
 
 
 class ImageSums(LossSums):
@@ -269,7 +269,7 @@ class WeightSum(Reduce):
 
     def partial(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor]:
         """Return the sum of a strip."""
-        return (moments.total_of_all(tf.cast(inputs[0], self.dtype)),)
+        return (totals.total_of_all(tf.cast(inputs[0], self.dtype)),)
 
     def finalize(self, partial: tuple[tf.Tensor], pixels: Any) -> tf.Tensor:
         """Return the sum, a scalar."""

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig.geometry.windows import Resize, Transposed, Window
-from tfbig.ops import moments
+from tfbig.ops import totals
 from tfbig.system import backend, traces
 from tfbig.system.backend import HOST
 
@@ -300,7 +300,7 @@ def add_bias(y: tf.Tensor, bias: tf.Tensor) -> Any:
     """
 
     def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        summed = moments.total(dy, range(dy.shape.rank - 1))
+        summed = totals.total(dy, range(dy.shape.rank - 1))
         return dy, tf.cast(tf.reshape(summed, tf.shape(bias)), bias.dtype)
 
     return tf.nn.bias_add(y, bias), gradient

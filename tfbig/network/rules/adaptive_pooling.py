@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfbig.network.graph import Graph, Reduce
 from tfbig.network.rules.call import Call
 from tfbig.network.rules.registry import Rule, rule
-from tfbig.ops import moments
+from tfbig.ops import totals
 from tfbig.system.keras_internals import operations
 from tfbig.units import ceil_div
 
@@ -68,7 +68,7 @@ class WindowSums(Reduce):
         self.windows = tuple(windows)
         self.model_axes = graph.to_model_order(range(graph.spatial))
         self.dtype = dtype
-        self.wide = moments.wide(dtype)
+        self.wide = totals.wide(dtype)
 
     def init(self, batch: Any, channels: Sequence[Any]) -> tuple[tf.Tensor, ...]:
         """Return zeros."""

@@ -13,14 +13,14 @@ from tfbig.network.graph import Reduce
 from tfbig.network.rules.call import Call
 from tfbig.network.rules.nodes import cast, layer_inside
 from tfbig.network.rules.registry import rule
-from tfbig.ops import moments
+from tfbig.ops import totals
 
 
 @rule(AttentionPooling)
 def attention_pooling(call: Call) -> int:
     """Add the layers of the gate, pixel by pixel, and the mean of the pixels, weighted by its softmax."""
     image, *weights = call.inputs
-    layer, wide = call.layer, moments.wide(tf.as_dtype(call.dtype)).name
+    layer, wide = call.layer, totals.wide(tf.as_dtype(call.dtype)).name
     size = call.specs[0].shape[:-1]
     inner = layer_inside(call, layer.v, image, (*size, call.channels))
     if layer.gated:
@@ -51,7 +51,7 @@ class SoftmaxMean(Reduce):
     def __init__(self, channels: int, spatial: int, dtype: str) -> None:
         self.operations = 2 * channels
         self.spatial = spatial
-        self.dtype = moments.wide(tf.as_dtype(dtype))
+        self.dtype = totals.wide(tf.as_dtype(dtype))
 
     def init(self, batch: Any, channels: Sequence[Any]) -> tuple[tf.Tensor, ...]:
         """Return the result of no pixels."""

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfbig.errors import Advice, UnsupportedLayerError
 from tfbig.geometry.windows import Axis
 from tfbig.network.graph import Graph, Reduce, Value
-from tfbig.ops import kernels, moments
+from tfbig.ops import kernels, totals
 from tfbig.system import keras_internals
 
 
@@ -334,7 +334,7 @@ class Sum(Reduce):
         self.function = function
         self.any_channels = any_channels
         self.spatial = spatial
-        self.wide = moments.wide(tf.as_dtype(images[0].dtype))
+        self.wide = totals.wide(tf.as_dtype(images[0].dtype))
         self.operations = images[0].channels
 
     def init(self, batch: Any, channels: Sequence[Any]) -> tuple[tf.Tensor, ...]:

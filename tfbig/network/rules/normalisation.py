@@ -12,8 +12,7 @@ from tfbig.network.graph import Reduce
 from tfbig.network.rules.call import Call
 from tfbig.network.rules.nodes import last_axis, per_pixel
 from tfbig.network.rules.registry import rule
-from tfbig.ops import moments
-from tfbig.system import traces
+from tfbig.ops import affine, moments
 
 layers = keras.layers
 
@@ -114,7 +113,7 @@ def batch_normalization(call: Call) -> int:
         return factors_of(mean, variance, gamma, beta, layer.epsilon)
 
     return call.local(
-        lambda x, factors, strip: scaled(x[0], *factors),
+        lambda x, factors, strip: affine.scaled(x[0], *factors),
         weights=_affine_weights(layer),
         inputs=[*call.inputs, statistics],
         name="normalise",
@@ -175,7 +174,7 @@ def normalise(
         beta: Shift, or None.
         epsilon: Constant that is added to the variance.
     """
-    return scaled(x, *factors_of(mean, variance, gamma, beta, epsilon))
+    return affine.scaled(x, *factors_of(mean, variance, gamma, beta, epsilon))
 
 
 def factors_of(
@@ -190,52 +189,6 @@ def factors_of(
     inv = inv if gamma is None else inv * tf.cast(gamma, tf.float64)
     shift = -mean * inv if beta is None else tf.cast(beta, tf.float64) - mean * inv
     return inv, shift
-
-
-def scaled(x: tf.Tensor, inv: tf.Tensor, shift: tf.Tensor) -> tf.Tensor:
-    """Return `x * inv + shift`, computed in float32 or wider, in the dtype of `x`."""
-    if inv.shape.rank == 1 and moments.fuses(x, inv):
-        return _scaled_narrow(x, inv, shift)
-    y = _scaled(tf.cast(x, moments.wide(x.dtype)), _of_rank(inv, x), _of_rank(shift, x))
-    return tf.cast(y, x.dtype)
-
-
-def _of_rank(t: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """Return `t` with leading axes of size 1, so that it has the rank of `x`."""
-    missing, shape = x.shape.rank - t.shape.rank, t.shape.as_list()
-    if not missing:
-        return t
-    if shape.count(None) > 1:
-        return tf.reshape(t, tf.concat([[1] * missing, tf.shape(t)], 0))
-    return tf.reshape(t, [*[1] * missing, *(-1 if n is None else n for n in shape)])
-
-
-@traces.custom_gradient
-def _scaled(x: tf.Tensor, inv: tf.Tensor, shift: tf.Tensor) -> Any:
-    """Return `x * inv + shift`; the gradients of `inv` and `shift` are summed as moments are."""
-    slope, offset = tf.cast(inv, x.dtype), tf.cast(shift, x.dtype)
-
-    def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        d_inv, d_shift = moments.total(dy * x, _shared(inv)), moments.total(dy, _shared(shift))
-        return dy * slope, d_inv, d_shift
-
-    return x * slope + offset, gradient
-
-
-def _shared(t: tf.Tensor) -> list[int]:
-    """Return the axes along which all elements of an image share one of `t`: of `inv` without gamma, the channels."""
-    return [axis for axis, size in enumerate(t.shape) if size == 1]
-
-
-@traces.custom_gradient
-def _scaled_narrow(x: tf.Tensor, inv: tf.Tensor, shift: tf.Tensor) -> Any:
-    """Return the result of `_scaled` for images of a narrow dtype, without wide copies of them."""
-
-    def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        dx, d_inv, d_shift = moments.scale_gradient(x, inv, dy)
-        return dx, tf.cast(d_inv, inv.dtype), tf.cast(d_shift, shift.dtype)
-
-    return moments.scale(x, inv, shift), gradient
 
 
 @rule(layers.GroupNormalization)

@@ -13,7 +13,7 @@ from tfbig.network.rules.call import Call
 from tfbig.network.rules.nodes import numbers, of_fixed_size, windows
 from tfbig.network.rules.registry import Rule, rule
 from tfbig.network.rules.whole_values import on_whole_values
-from tfbig.ops import kernels, moments
+from tfbig.ops import kernels, totals
 from tfbig.system.keras_internals import operations
 
 layers = keras.layers
@@ -57,7 +57,7 @@ def global_average(call: Call) -> int:
         return _expand_spatial(call, mean) if call.layer.keepdims else mean
 
     def sums(x: list[tf.Tensor], strip: Any) -> tf.Tensor:
-        return tf.squeeze(moments.total(x[0], axes), axes)
+        return tf.squeeze(totals.total(x[0], axes), axes)
 
     return call.reduce(sums, finish, any_channels=True)
 

@@ -16,7 +16,7 @@ from tfbig.network.rules.nodes import cast, per_pixel, per_pixel_parts
 from tfbig.network.rules.normalisation import MomentsOf
 from tfbig.network.rules.pooling import Maximum
 from tfbig.network.rules.registry import rule
-from tfbig.ops import moments
+from tfbig.ops import totals
 from tfbig.system.keras_internals import operations
 
 SUMS = "Amax Amin Max Mean Min Std Sum Var All Any CountNonzero Logsumexp Norm Prod"
@@ -96,7 +96,7 @@ def _summed(call: Call, function: Any = None) -> int:
 
     def partial(x: list[tf.Tensor], strip: Any) -> tf.Tensor:
         image = x[0] if function is None else function(x[0])
-        return tf.squeeze(moments.total(image, axes), axes)
+        return tf.squeeze(totals.total(image, axes), axes)
 
     def finish(total: tf.Tensor, pixels: tf.Tensor, w: Any) -> Any:
         return total, total / pixels
@@ -108,7 +108,7 @@ def _summed(call: Call, function: Any = None) -> int:
         inputs=[image],
         name="sum",
         any_channels=True,
-        dtype=moments.wide(tf.as_dtype(dtype)).name,
+        dtype=totals.wide(tf.as_dtype(dtype)).name,
     )
 
 
@@ -280,7 +280,7 @@ class _OverPixels(Reduce):
 
     def __init__(self, spatial: int, dtype: tf.DType) -> None:
         self.axes = list(range(1, spatial + 1))
-        self.dtype = moments.wide(dtype)
+        self.dtype = totals.wide(dtype)
 
 
 class LogSumExp(_OverPixels):
