@@ -17,6 +17,7 @@ from tfbig.network.rules import channel_shapes
 from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.registry import apply
 from tfbig.ops import autodiff
+from tfbig.ops.activations import fastest
 
 ACROSS_CHANNELS = {
     getattr(keras.activations, name) for name in ("softmax", "log_softmax", "sparsemax")
@@ -86,13 +87,15 @@ def activation(call: Call, function: Any, value: int) -> int:
             f"has the activation '{name}', which is not computed pixel by pixel or changes the channels; "
             "make it a layer and add a rule for that with @tfbig.rule."
         )
+    waiting, compute = autodiff.waiting_tensors(function) if builtin else 0, fastest(function)
     return call.local(
-        lambda x, w, strip: function(x[0]),
+        lambda x, w, strip: compute(x[0]),
         inputs=[value],
         name=name,
         pixelwise=function in POINTWISE,
         any_channels=function in POINTWISE,
-        waiting=autodiff.waiting_tensors(function) if builtin else 0,
+        cheap=not waiting,  # of several passes, of which the backward pass has two or three times as many
+        waiting=waiting,
     )
 
 
