@@ -12,6 +12,7 @@ from keras import layers, ops
 from twins import assert_streams, images
 
 import tfbig
+from tfbig.network import keras_reader
 
 Check = Callable[[Any, Any], None]
 
@@ -66,3 +67,22 @@ def test_refused(build: Any, message: str) -> None:
     start = keras.Input((5, 4, 3))
     with pytest.raises(tfbig.UnsupportedLayerError, match=message):
         tfbig.stream(keras.Model(start, build(start)))
+
+
+@pytest.mark.parametrize(
+    ("build", "operations"),
+    [
+        (lambda x: ops.matmul(x, MATRIX), 2 * 3 * (2 * 2)),
+        (lambda x: ops.matmul(x, ops.transpose(x, (0, 1, 2, 4, 3))), 2 * 3 * (2 * 2)),
+        (lambda x: ops.matmul(ops.transpose(x, (0, 1, 2, 4, 3)), x), 2 * 2 * (3 * 3)),
+        (lambda x: ops.dot(x, MATRIX), 2 * 3 * (2 * 2)),
+        (lambda x: ops.tensordot(x, np.ones((2, 3, 5)), 2), 2 * (2 * 3) * 5),
+        (lambda x: ops.einsum("nhwgc,nhwkc->nhwgk", x, x), 2 * 3 * (2 * 2)),
+        (lambda x: layers.EinsumDense("nhwgc,cd->nhwgd", (None, None, 2, 7))(x), 2 * 3 * (2 * 7)),
+    ],
+)
+def test_operations(build: Any, operations: int) -> None:
+    """Of a pixel with channels `[2, 3]`: a multiplication and an addition for each term of each sum."""
+    start = keras.Input((5, 4, 6))
+    graph = keras_reader.read(keras.Model(start, build(ops.reshape(start, (-1, 5, 4, 2, 3)))), True)
+    assert graph.nodes[-1].op.operations == operations

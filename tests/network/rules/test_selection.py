@@ -8,8 +8,14 @@ from typing import Any
 import keras
 import pytest
 from keras import layers, ops
+from twins import assert_streams, images
 
 import tfbig
+
+
+def split(x: Any) -> Any:
+    """Return an image with two axes of channels, of 4 and of 1."""
+    return x[..., None]
 
 
 def refused(function: Callable[[Any], Any]) -> Any:
@@ -25,7 +31,8 @@ def refused(function: Callable[[Any], Any]) -> Any:
     [
         (lambda x: x[:1, :], r"selects images of the batch, :1; slice the data"),
         (lambda x: x[:, 3], r"selects 3, so that the result has other axes .* x\[:, 3:4\]"),
-        (lambda x: x[..., None], "inserts an axis"),
+        (lambda x: x[:, None], "inserts an axis"),
+        (lambda x: split(x)[:, 1:], "selects pixels of an image with several axes of channels"),
         (lambda x: x[:, ::-2], r"selects ::-2; expected steps of 1 or more"),
         (lambda x: ops.flip(x), "flips the batch, axis=None; expected axes from 1 to 3"),
         (lambda x: ops.pad(x, 1), r"pads the batch by \(1, 1\); expected \(0, 0\)"),
@@ -59,3 +66,19 @@ def test_images_of_another_size(function: Callable[[Any], Any], message: str) ->
     big = tfbig.stream(keras.Model(start, function(start)))
     with pytest.raises(ValueError, match=message):
         big.plan((1, 8, 9, 4))
+
+
+def test_selections_among_axes_of_channels(float64: None) -> None:
+    """Numbers, slices and new axes, of one axis of channels or several, in strips and tiles."""
+    inputs = keras.Input((None, None, 3))
+    x = layers.Conv2D(6, 3, padding="same")(inputs)
+    two = ops.stack([x, 2 * x], axis=-2)
+    outputs = [
+        x[..., 2][..., None],
+        two[..., 1, :],
+        two[..., ::-1, 2:4][..., 0, :],
+        two[:, :, :, -1],
+        ops.sum(two[..., None, :, 3], axis=-2),
+    ]
+    network = keras.Model(inputs, outputs)
+    assert_streams(network, images(network, 2, 7, 6), 2, training=True)

@@ -39,11 +39,10 @@ def _operands(call: Call) -> list[_Operand]:
     return [_Operand(call, a) for a in flat if isinstance(a, Slot) or hasattr(a, "shape")]
 
 
-def _product(call: Call) -> int:
-    """Add the product as a node."""
-    inputs = prod(n or 1 for n in call.specs[0].shape[call.graph.spatial + 1 :])
-    outputs = prod(n or 1 for n in call.outputs[0].shape[call.graph.spatial + 1 :])
-    return per_pixel(call, operations=2 * inputs * outputs, cheap=False)
+def _product(call: Call, terms: int) -> int:
+    """Add the product as a node; each number of the result is a sum of some terms."""
+    results = prod(n or 1 for n in call.outputs[0].shape[call.graph.spatial + 1 :])
+    return per_pixel(call, operations=2 * terms * results, cheap=False)
 
 
 @rule(*operations("Matmul"))
@@ -70,7 +69,7 @@ def matmul(call: Call) -> int:
         _check_batch_axes(call, other, len(each.shape))
     if rank < leading:
         call.refuse(f"returns shape {call.outputs[0].shape}, which is no image.")
-    return _product(call)
+    return _product(call, first.shape[-1])
 
 
 def _check_batch_axes(call: Call, operand: _Operand, rank: int) -> None:
@@ -90,8 +89,7 @@ def _check_batch_axes(call: Call, operand: _Operand, rank: int) -> None:
 @any_channel_shape
 def dot(call: Call) -> int:
     """Add a product over the last axis, with a vector or matrix."""
-    _check_matrix(call, [-1])
-    return _product(call)
+    return _product(call, _summed(call, [-1]))
 
 
 @rule(*operations("Tensordot"))
@@ -100,15 +98,17 @@ def tensordot(call: Call) -> int:
     """Add a product over axes of the channels."""
     axes = call.layer.axes
     if isinstance(axes, int):
-        _check_matrix(call, range(-axes, 0))
-    else:
-        first = axes[0]
-        _check_matrix(call, [first] if isinstance(first, int) else first)
-    return _product(call)
+        return _product(call, _summed(call, range(-axes, 0)))
+    first = axes[0]
+    return _product(call, _summed(call, [first] if isinstance(first, int) else first))
 
 
-def _check_matrix(call: Call, axes: Sequence[int]) -> None:
-    """Raise unless the first operand is an image, the second is not, and `axes` of the image are of its channels."""
+def _summed(call: Call, axes: Sequence[int]) -> int:
+    """Return the number of terms of a sum over axes of the channels of an image, times a matrix.
+
+    Raises:
+        UnsupportedLayerError: The first operand is no image, the second is one, or `axes` are others.
+    """
     first, second = _operands(call)
     if not first.image or second.image or None in second.shape:
         call.refuse(
@@ -117,14 +117,14 @@ def _check_matrix(call: Call, axes: Sequence[int]) -> None:
         )
     if any(axis % len(first.shape) <= call.graph.spatial for axis in axes):
         call.refuse(f"sums over axes {list(axes)} of the image; strips can only sum over channels.")
+    return prod(first.shape[axis] for axis in axes)
 
 
 @rule(*operations("Einsum"))
 @any_channel_shape
 def einsum(call: Call) -> int:
     """Add a product that sums over or transposes axes of the channels only."""
-    check_equation(call, call.layer.subscripts, _operands(call))
-    return _product(call)
+    return _product(call, terms_of(call, call.layer.subscripts, _operands(call)))
 
 
 @rule(keras.layers.EinsumDense)
@@ -136,7 +136,7 @@ def einsum_dense(call: Call) -> int:
         call.refuse("has quantised weights, which cannot run strip by strip. Use the plain model.")
     image = _Operand(call, Slot(0))
     matrix = _Operand(call, keras_internals.kernel_and_lora(layer)[0])
-    check_equation(call, layer.equation, [image, matrix])
+    terms = terms_of(call, layer.equation, [image, matrix])
     if layer.bias is not None:
         aligned = (1,) * (len(call.outputs[0].shape) - len(layer.bias.shape)) + tuple(
             layer.bias.shape
@@ -145,7 +145,9 @@ def einsum_dense(call: Call) -> int:
             call.refuse(
                 f"has bias_axes={layer.bias_axes!r} with one bias for each row or column; use axes of the channels."
             )
-    return _product_with_lora(call) if getattr(layer, "lora_enabled", False) else _product(call)
+    if getattr(layer, "lora_enabled", False):
+        return _product_with_lora(call)
+    return _product(call, terms)
 
 
 def _product_with_lora(call: Call) -> int:
@@ -171,8 +173,8 @@ def _product_with_lora(call: Call) -> int:
     return channel_shapes.record(call, value, spec)
 
 
-def check_equation(call: Call, equation: str, operands: Sequence[_Operand]) -> None:
-    """Raise unless an equation computes each pixel from the same pixel of the images.
+def terms_of(call: Call, equation: str, operands: Sequence[_Operand]) -> int:
+    """Return the number of terms of each sum of an equation that computes each pixel from the same pixel of the images.
 
     Args:
         call: The call.
@@ -216,6 +218,13 @@ def check_equation(call: Call, equation: str, operands: Sequence[_Operand]) -> N
             f"has the equation '{equation}', which does more than multiply the channels of each pixel; the first "
             f"{leading} axes of images and result must have the same letters, and no matrix the spatial ones."
         )
+    sizes = {
+        letter: n
+        for t, each in zip(expanded, operands, strict=True)
+        for letter, n in zip(t, each.shape, strict=True)
+        if letter not in output
+    }
+    return prod(sizes.values())
 
 
 def _expanded(term: str, rank: int) -> str:

@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from tfbig.geometry.selection import Centre, Flip, Mirror, Slice
 from tfbig.geometry.windows import SAME, Transposed
-from tfbig.network.rules.call import Call
-from tfbig.network.rules.nodes import geometric
+from tfbig.network.rules.call import Call, Slot
+from tfbig.network.rules.channel_shapes import any_channel_shape
+from tfbig.network.rules.nodes import geometric, per_pixel
 from tfbig.network.rules.registry import rule
 from tfbig.network.rules.resampling import padding
 from tfbig.ops import kernels
@@ -21,12 +22,35 @@ EVERYTHING = slice(None)
 
 
 @rule(*operations("GetItem"))
+@any_channel_shape
 def slices(call: Call) -> int:
-    """Add `x[:, 1:-1, ::2, :3]`."""
-    batch, *spatial, channels = _full_key(call, call.arguments[0][1])
+    """Add `x[:, 1:-1, ::2, :3]`, or any selection among the axes of the channels, as in `x[..., 0, :, None]`."""
+    key = call.arguments[0][1]
+    if _is_of_channels(call, key):
+        return per_pixel(call)
+    if call.inputs[0] in call.graph.channel_shapes:
+        call.refuse("selects pixels of an image with several axes of channels; select them before.")
+    batch, *spatial, channels = _full_key(call, key)
     if batch != EVERYTHING:
         call.refuse(f"selects images of the batch, {_shown(batch)}; slice the data instead.")
     return _sliced(call, spatial, channels)
+
+
+def _is_of_channels(call: Call, key: Any) -> bool:
+    """Return whether a key selects all pixels, and numbers or slices of the axes of the channels; not slices alone.
+
+    Slices of the only axis of channels are left to `_sliced`, which accepts any number of channels.
+    """
+    parts, rank = list(key) if isinstance(key, (tuple, list)) else [key], len(call.specs[0].shape)
+    if any(isinstance(part, Slot) or hasattr(part, "shape") for part in parts):
+        return False
+    if Ellipsis in parts:
+        at, given = parts.index(Ellipsis), sum(part is not None for part in parts) - 1
+        parts[at : at + 1] = [EVERYTHING] * (rank - given)
+    leading = call.graph.spatial + 1
+    selected = parts[leading:]
+    plain = rank == call.rank and all(isinstance(part, slice) for part in selected)
+    return bool(selected) and not plain and all(part == EVERYTHING for part in parts[:leading])
 
 
 def _full_key(call: Call, key: Any) -> list[slice]:
