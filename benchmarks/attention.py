@@ -1,10 +1,12 @@
 """Time and memory of a training step of a transformer on all patches of an image at once, streamed or in plain Keras.
 
     python benchmarks/attention.py [--tokens 64 --width 64 --heads 4 --depth 2 --host 2GB]
+    python benchmarks/attention.py --network swin [--tokens 224 --host 4GB]
     python benchmarks/attention.py --plain --tokens 64
 
-Every block attends from each of the `tokens` x `tokens` patches to all of them. Prints the plan and one JSON line:
-seconds of the first step and the median of the others, and the peak memory that the process adds in them.
+Every block attends from each of the `tokens` x `tokens` patches to all of them, or those of Swin-T to the ones of their
+windows. Prints the plan and one JSON line: seconds of the first step and the median of the others, and the peak memory
+that the process adds in them.
 """
 
 from __future__ import annotations
@@ -27,10 +29,11 @@ from benchmarks import harness, report
 
 @dataclass(frozen=True)
 class Arguments:
+    network: Annotated[str, ("transformer", "swin")] = "transformer"
     tokens: Annotated[int, "patches along the rows and columns"] = 64
-    width: Annotated[int, "width of a token"] = 64
-    heads: int = 4
-    depth: Annotated[int, "number of blocks"] = 2
+    width: Annotated[int, "width of a token of the transformer"] = 64
+    heads: Annotated[int, "of the transformer"] = 4
+    depth: Annotated[int, "number of blocks of the transformer"] = 2
     plain: Annotated[bool, "the plain Keras model"] = False
     host: Annotated[str | None, "bytes of host memory; by default what is available"] = None
     steps: Annotated[int, "training steps after the first"] = 3
@@ -49,8 +52,12 @@ def step(arguments: Arguments) -> str:
     from benchmarks import networks
 
     keras.utils.set_random_seed(0)
-    sizes = {name: getattr(arguments, name) for name in ("width", "heads", "depth")}
-    model, side = networks.transformer(**sizes), networks.PATCH * arguments.tokens
+    side, sizes = networks.PATCH * arguments.tokens, {}
+    if arguments.network == "swin":
+        model = networks.swin(side)
+    else:
+        sizes = {name: getattr(arguments, name) for name in ("width", "heads", "depth")}
+        model = networks.transformer(**sizes)
     image = tf.constant(np.random.default_rng(0).standard_normal((1, side, side, 3), np.float32))
     figures: dict[str, Any] = {"way": "plain" if arguments.plain else "streamed"}
     base, _ = report.memory_bytes()
@@ -70,9 +77,8 @@ def step(arguments: Arguments) -> str:
     figures["first_seconds"] = round(durations[0], 2)
     figures["seconds"] = round(statistics.median(durations[1:] or durations), 2)
     figures |= {"base_bytes": base, "peak_bytes": report.memory_bytes()[1]}
-    return report.line(
-        "attention step", [side, side, 3], tokens=arguments.tokens**2, **sizes, **figures
-    )
+    case = {"transformer": "attention step", "swin": "window attention step"}[arguments.network]
+    return report.line(case, [side, side, 3], tokens=arguments.tokens**2, **sizes, **figures)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def resnet50() -> Any:
 
 
 PATCH = 4
-"""Rows and columns of a patch of `transformer`."""
+"""Rows and columns of a patch of `transformer` and `swin`."""
 
 
 def transformer(width: int = 64, heads: int = 4, depth: int = 2) -> Any:
@@ -65,6 +65,14 @@ def transformer(width: int = 64, heads: int = 4, depth: int = 2) -> Any:
         y = layers.Dense(4 * width, activation="gelu")(layers.LayerNormalization()(x))
         x += layers.Dense(width)(y)
     return _ended(image, layers.GlobalAveragePooling1D()(x))
+
+
+def swin(side: int) -> Any:
+    """Return Swin-T for square images."""
+    from tfbig.models.swin_transformer import Swin, swin_transformer
+
+    encoder = swin_transformer((side, side, 3), Swin(patch=PATCH))
+    return _ended(encoder.input, encoder.output)
 
 
 def application(name: str) -> Any:

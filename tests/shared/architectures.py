@@ -9,6 +9,8 @@ import keras
 from keras import layers, ops
 from layer_cases import Case
 
+from tfbig.models.swin_transformer import window_attention
+
 
 def normed(
     x: Any, filters: int, kernel: Any = 3, strides: int = 1, rate: int = 1, groups: int = 1
@@ -371,6 +373,16 @@ def axial_attention(x: Any) -> Any:
     return x
 
 
+def swin(x: Any) -> Any:
+    """Liu et al. 2021, arXiv:2103.14030: two blocks of windows of three rows, the second shifted, between others."""
+    x = layers.Conv2D(8, 2, 2)(x)
+    for shifted in (False, True):
+        y = window_attention(layers.LayerNormalization()(x), 2, 3, shifted, f"attention_{shifted}")
+        x = layers.Add()([x, y])
+        x = layers.Add()([x, layers.Dense(8, activation="gelu")(layers.LayerNormalization()(x))])
+    return layers.Conv2D(4, 3, padding="same")(x)
+
+
 def _case(network: Callable[..., Any], **traits: Any) -> Case:
     return Case(f"networks.{network.__name__}", network, exact=False, skips=False, **traits)
 
@@ -383,6 +395,7 @@ ARCHITECTURES: list[Case] = [
     _case(shufflenet, size=(16, 24), fixed=True),
     _case(vision_transformer, size=(12, 16), fixed=True, tiles=False),
     _case(tokens_of_any_size, size=(12, 16), tiles=False),
+    _case(swin, size=(14, 18), fixed=True),
     *(_case(network, size=(12, 16)) for network in (segformer, trans_unet, axial_attention)),
     *(
         _case(network, size=(16, 24))
