@@ -17,7 +17,16 @@ from keras import layers
 import tfbig
 from tfbig import mil
 from tfbig.mil import target_losses, target_metrics
-from tfbig.models import clam, dtfd, latent, pooling, self_attention, transmil, vision_transformer
+from tfbig.models import (
+    clam,
+    dtfd,
+    latent,
+    pooling,
+    self_attention,
+    swin_transformer,
+    transmil,
+    vision_transformer,
+)
 from tfbig.network.attention_pooling import AttentionPooling
 from tfbig.network.instances import Instances
 from tfbig.patchgd import latent_grid, segmentation
@@ -100,6 +109,7 @@ MAKE: dict[str, Callable[[], Any]] = {
     "PoolTokens": lambda: VIT.PoolTokens("average", prefix=2, **OPTIONS),
     "PseudoBagLoss": lambda: dtfd.PseudoBagLoss("mean", **OPTIONS),
     "Query": lambda: VIT.Query(4, **OPTIONS),
+    "RelativePositionBias": lambda: swin_transformer.RelativePositionBias(3, **OPTIONS),
     "SelfAttention": lambda: self_attention.SelfAttention(8, heads=2, block=16, **OPTIONS),
     "SelfAttentionMIL": lambda: mil.SelfAttentionMIL(
         3, width=8, heads=2, depth=2, block=16, mlp=1, **OPTIONS
