@@ -22,8 +22,8 @@ from tfbig.models.pooling import PACKAGE, Array
 EPSILON = 1e-5
 """Epsilon of layer normalisation."""
 
-FAR = -1e9
-"""What is added to the scores of tokens that are not in the image: their weights are zero in every floating type."""
+FAR = -1e4
+"""What is added to the scores of tokens that are not in the image; float16 has it, and its exponential is zero."""
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,25 @@ def test_dropped_paths_stream_exactly(float64: None) -> None:
     assert_streams(network, images(network, 2, 16, 12), 3, training=False)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_types(dtype: str) -> None:
+    """Windows beyond the image give what float32 gives, to a few roundings."""
+    image = keras.Input((5, 4, 6))
+    network = keras.Model(image, window_attention(image, 2, 4, True))
+    narrow = keras.Input((5, 4, 6))
+    keras.config.set_dtype_policy(f"mixed_{dtype}")
+    try:
+        other = keras.Model(narrow, window_attention(narrow, 2, 4, True))
+    finally:
+        keras.config.set_dtype_policy("float32")
+    other.set_weights(network.get_weights())
+    x = np.random.default_rng(2).normal(size=(1, 5, 4, 6)).astype("float32")
+    expected = network.predict(x, verbose=0)
+    unit = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
+    found = other.predict(x, verbose=0).astype("float32")
+    assert np.abs(found - expected).max() <= 16 * unit * np.abs(expected).max()
+
+
 def test_sizes_of_the_paper() -> None:
     """Swin-T has 28,288,354 parameters with its head of 1000 classes; one window of the last stage is unshifted."""
     network = swin_transformer((224, 224, 3))
