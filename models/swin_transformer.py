@@ -174,10 +174,8 @@ def window_attention(
     size, each = min(window, *sides), width // heads
     before = size - size // 2 if shifted and size < min(sides) else 0
     around = [(before, -(side + before) % size) for side in sides]
-    tokens, grid = (
-        size**2,
-        [(a + side + b) // size for (a, b), side in zip(around, sides, strict=True)],
-    )
+    tokens = size**2
+    grid = [(a + side + b) // size for (a, b), side in zip(around, sides, strict=True)]
 
     def in_windows(t: keras.KerasTensor) -> keras.KerasTensor:
         padded = ops.pad(t, ((0, 0), *around, (0, 0))) if any(map(any, around)) else t
@@ -196,9 +194,8 @@ def window_attention(
     y = ops.matmul(ops.reshape(weights, (-1, *shape)), v)
     y = ops.reshape(ops.transpose(y, (0, 1, 2, 4, 3, 5)), (-1, *grid, tokens * width))
     y = ops.depth_to_space(y, size)
-    (top, bottom), (left, right) = around
     if any(map(any, around)):
-        y = layers.Cropping2D(((top, bottom), (left, right)), name=f"{name}.cropped")(y)
+        y = layers.Cropping2D(tuple(around), name=f"{name}.cropped")(y)
     return _dense(width, f"{name}.proj")(y)
 
 

@@ -83,7 +83,7 @@ def test_attention_of_the_paper(size: int, shifted: bool, float64: None) -> None
 
 
 def test_relative_positions() -> None:
-    """Of two by two tokens: equal offsets have equal numbers, and others have others."""
+    """Pairs of two by two tokens with equal offsets have equal numbers, and others have others."""
     found = relative_positions(2)
     assert found.tolist() == [[4, 3, 1, 0], [5, 4, 2, 1], [7, 6, 4, 3], [8, 7, 5, 4]]
 

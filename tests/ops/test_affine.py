@@ -101,8 +101,8 @@ def test_strips_are_bitwise_equal() -> None:
 
 
 @pytest.mark.skipif(backend.accelerator() is not None, reason="an accelerator has other operations")
-def test_one_operation_with_its_activation() -> None:
-    """On a CPU, TensorFlow fuses scale, shift and ReLU of a strip whose sizes are not known."""
+def test_convolution_with_a_bias_on_a_cpu() -> None:
+    """Scale and shift are what TensorFlow can fuse with a ReLU, also for a strip whose sizes are not known."""
 
     def run(x: Any, slope: Any, offset: Any) -> Any:
         return tf.nn.relu(affine.scaled(x, slope, offset))

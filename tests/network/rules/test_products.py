@@ -82,7 +82,7 @@ def test_refused(build: Any, message: str) -> None:
     ],
 )
 def test_operations(build: Any, operations: int) -> None:
-    """Of a pixel with channels `[2, 3]`: a multiplication and an addition for each term of each sum."""
+    """Every term of every sum of a pixel counts as a multiplication and an addition."""
     start = keras.Input((5, 4, 6))
     graph = keras_reader.read(keras.Model(start, build(ops.reshape(start, (-1, 5, 4, 2, 3)))), True)
     assert graph.nodes[-1].op.operations == operations
