@@ -14,6 +14,7 @@ from layer_paths import float_type
 
 import tfbig
 from tfbig.engine.input_images import InputImage
+from tfbig.engine.strip_images import StripImages
 from tfbig.engine.strip_step import StripStep
 from tfbig.engine.sweep_tensors import (
     StripGeometry,
@@ -66,9 +67,11 @@ def strips(canonical: Canonical, tensors: SweepTensors) -> list[tuple[StripStep,
     """Return the steps of all strips, and the rows that each reads."""
     traced = TracedSweep(canonical.graph, canonical.sweep, batch=2)
     lines = [tensors.geometry.table[i] for i in range(STRIPS)]
-    geometries = [StripGeometry(canonical.sweep, line) for line in lines]
-    steps = [StripStep(traced, tensors, geometry) for geometry in geometries]
-    return [(step, step.read()[0]) for step in steps]
+    extents = tensors.geometry.extents
+    places = [StripGeometry.in_image(canonical.sweep, line, extents) for line in lines]
+    steps = [StripStep(traced, tensors.values, place, place) for place in places]
+    read = [StripImages(traced, tensors.stores, place).read()[0] for place in places]
+    return [*zip(steps, read, strict=True)]
 
 
 def image_of(tensors: SweepTensors) -> tf.Tensor:
@@ -138,18 +141,31 @@ def strided_network() -> keras.Model:
     return keras.Model(image, layers.Conv2D(2, 2, padding="same", dilation_rate=2)(x))
 
 
-@pytest.mark.parametrize("rows", [4, 7, 20])
-def test_strips_of_one_size_equal_plain_keras(rows: int) -> None:
+@pytest.mark.parametrize(
+    ("rows", "compiled"),
+    [
+        (4, False),
+        (7, False),
+        (20, False),
+        (20, True),
+        pytest.param(4, True, marks=pytest.mark.slow),
+        pytest.param(7, True, marks=pytest.mark.slow),
+    ],
+)
+def test_strips_of_one_size_equal_plain_keras(rows: int, compiled: bool) -> None:
     draw = np.random.default_rng(0)
     x, y = draw.normal(size=(2, 44, 36, 3)), draw.normal(size=(2, 44, 36, 2))
     with float_type("float64"):
         model, twin = strided_network(), strided_network()
         twin.set_weights(model.get_weights())
         streamed = tfbig.stream(model, strip_rows=rows, devices="/CPU:0")
+        for each in (streamed, twin):
+            xla = compiled and each is streamed
+            each.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=xla)
         plan = streamed.plan(x.shape)
         assert plan.strips > 1 and all(sweep.even for sweep in plan.sweeps)
+        assert all(sweep.is_compiled == compiled for sweep in plan.sweeps)
         assert_same(streamed(x, training=False), twin(x, training=False), FLOAT64)
         for each in (streamed, twin):
-            each.compile(keras.optimizers.SGD(0.1), "mse")
             each.train_on_batch(x, y)
         assert_same(model.get_weights(), twin.get_weights(), FLOAT64)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfbig.engine import sweep_preparation
 from tfbig.engine.sweep_preparation import Preparation
+from tfbig.geometry.windows import Window
 from tfbig.network.graph import Local, Node
 
 STATISTICS, IMAGE, FIRST, SECOND = range(4)
@@ -24,8 +24,8 @@ def prepared(wholes: list[Any], weights: list[tf.Tensor]) -> tuple[tf.Tensor, tf
 
 def sweep() -> Any:
     """Return a node that prepares from statistics and weight 0, and one that uses weights 0 and 1 in each strip."""
-    first = Local(lambda x, given, strip: x, (None, None), prepare=prepared)
-    second = Local(lambda x, w, strip: x, (None,))
+    first = Local(lambda x, given, strip: x, ((Window(),), None), prepare=prepared)
+    second = Local(lambda x, w, strip: x, ((Window(),),))
     nodes = (
         Node("first", first, (IMAGE, STATISTICS), FIRST, (0,)),
         Node("second", second, (FIRST,), SECOND, (0, 1)),
@@ -40,7 +40,7 @@ def tensors() -> Any:
 
 
 def test_nodes_prepare_once() -> None:
-    found = sweep_preparation.prepare(sweep(), tensors())
+    found = Preparation(sweep()).prepare(tensors())
     assert list(found) == [FIRST]
     np.testing.assert_array_equal(found[FIRST], [2.5, 15.0])
 
@@ -48,20 +48,20 @@ def test_nodes_prepare_once() -> None:
 def test_gradients_are_pulled_back_and_added() -> None:
     """Weight 0 has the gradient of each strip and that of what is prepared from it."""
     local = tensors()
-    preparation = Preparation(sweep(), local, {STATISTICS, IMAGE, FIRST}, (0, 1))
-    local.prepared = preparation.tensors
+    preparation = Preparation(sweep(), {STATISTICS, IMAGE, FIRST}, (0, 1))
+    local.prepared = preparation.prepare(local)
     wholes, weights, own = preparation.sources_of(local)
     assert (list(wholes), list(weights), list(own)) == ([], [0, 1], [FIRST])
     of_strips = {0: tf.constant(100.0, tf.float64), 1: tf.constant(200.0, tf.float64)}
     of_prepared = {FIRST: (tf.constant(1.0, tf.float64), tf.constant(10.0, tf.float64))}
-    d_wholes, d_weights = preparation.pull({}, of_strips, of_prepared)
+    d_wholes, d_weights = preparation.pull(local, ({}, of_strips, of_prepared))
     np.testing.assert_allclose(d_wholes[STATISTICS], [10 * 5, -5 / 4])
     np.testing.assert_allclose([d_weights[0], d_weights[1]], [100 + 1 / 2 + 10 * 3, 200])
 
 
 def test_what_is_frozen_has_no_gradients() -> None:
     local = tensors()
-    preparation = Preparation(sweep(), local, {IMAGE}, ())
-    local.prepared = preparation.tensors
+    preparation = Preparation(sweep(), {IMAGE}, ())
+    local.prepared = preparation.prepare(local)
     assert preparation.sources_of(local) == ({}, {}, {})
-    assert preparation.pull({}, {}, {}) == ({}, {})
+    assert preparation.pull(local, ({}, {}, {})) == ({}, {})

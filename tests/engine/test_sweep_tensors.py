@@ -18,7 +18,8 @@ def test_geometry_of_strips() -> None:
     graph = keras_reader.read(model, False)
     (sweep,) = schedule(graph)
     table = sweep.table(dict.fromkeys(range(len(graph.values)), 6), 2)
-    geometry = StripGeometry(sweep, tf.constant(table[1]))
+    extents = tf.fill([len(graph.values), 2], 6)
+    geometry = StripGeometry.in_image(sweep, tf.constant(table[1]), extents)
     (image,), output = sweep.reads, graph.outputs[0]
     assert [int(geometry[key, image]) for key in ("start", "stop")] == [2, 6]
     assert [int(geometry[key, output]) for key in ("start", "stop")] == [3, 6]

@@ -36,6 +36,7 @@ class Pair:
 
     Attributes:
         skipping: Record of the plans that skipped background, if there is any.
+        compiles: Whether XLA compiles what computes a strip.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Pair:
         self.model, self.twin = case.model(), case.model()
         self.weights = weights(self.twin)
         self.skipping: Skipping | None = None
+        self.compiles = False
         self.streamed = tfbig.stream(self.model, **options)
         self.reference = tfbig.stream(self.twin) if case.random else self.twin
         self.twin.run_eagerly = True  # a trace would take longer than the few steps of a test
@@ -136,7 +138,9 @@ def _compiled(pair: Pair) -> list[np.ndarray]:
     targets = pair.targets()
     for model in (pair.streamed, pair.reference):
         optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
-        model.compile(optimizer, ["mse"] * len(targets), run_eagerly=model is pair.twin)
+        how = {"jit_compile": True} if pair.compiles and model is pair.streamed else {}
+        how |= {"run_eagerly": True} if model is pair.twin else {}
+        model.compile(optimizer, ["mse"] * len(targets), **how)
     return targets
 
 
@@ -199,8 +203,11 @@ PATHS: dict[str, Run] = {
 }
 """How a network runs."""
 
-WAYS = ("strips", "tiles", "background", "static channels", "integers")
-"""How its images are cut and what a trace knows: the number of channels is unknown unless it says otherwise."""
+WAYS = ("strips", "tiles", "background", "static channels", "integers", "compiled")
+"""How its images are cut and what a trace knows: the number of channels is unknown unless it says otherwise.
+
+"compiled" has strips of one size, as an accelerator, and XLA compiles what computes them.
+"""
 
 OF_PIXELS = ("traced", "predict_to")
 """Paths on which nothing says where the background is."""
@@ -238,9 +245,9 @@ def combinations(case: Case) -> list[tuple[str, str]]:
 def one_of(case: Case, number: int) -> tuple[str, str]:
     """Return one of the combinations, another for each number, so that cases in a row have all of them together.
 
-    But for the longest, `fit`: `train_on_batch` runs the same step.
+    But for the longest: `fit`, as `train_on_batch` runs the same step, and all that XLA compiles.
     """
-    every = [each for each in combinations(case) if each[1] != "fit"]
+    every = [each for each in combinations(case) if each[0] != "compiled" and each[1] != "fit"]
     return every[number * 5 % len(every)]
 
 
@@ -306,6 +313,8 @@ def check(case: Case, way: str, paths: list[str], folder: Path) -> None:
             warnings.filterwarnings("ignore", "Gradients do not exist for variables")
             warnings.filterwarnings("ignore", "NotImplemented should not", DeprecationWarning)
             pair = _pair(case, way, monkeypatch)
+            if pair.compiles:
+                _compiled(pair)
             for path in paths:
                 pair.start()
                 required = pair.skipping is not None and pair.skips(path)
@@ -338,7 +347,10 @@ def _pair(case: Case, way: str, monkeypatch: pytest.MonkeyPatch) -> Pair:
     if way == "static channels":
         monkeypatch.setattr(Canonical, "any_channels", _Never(), raising=False)
     x = np.random.default_rng(0).normal(size=(2, *case.extent, 3)).astype(keras.config.floatx())
-    return Pair(case, x, _random, strip_rows=2, source_dtype=x.dtype.name)
+    options = {"devices": "/CPU:0"} if way == "compiled" else {}
+    pair = Pair(case, x, _random, strip_rows=2, source_dtype=x.dtype.name, **options)
+    pair.compiles = way == "compiled"
+    return pair
 
 
 class _Never:

@@ -13,11 +13,18 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfbig.engine import sweep_preparation
+from tfbig.engine import compiled_programs
 from tfbig.engine.shared_traces import placed
+from tfbig.engine.strip_images import StripImages, Tiles
 from tfbig.engine.strip_step import StripStep
 from tfbig.engine.sweep_preparation import Preparation
-from tfbig.engine.sweep_tensors import StripGeometry, Structure, SweepTensors, TracedSweep
+from tfbig.engine.sweep_tensors import (
+    StripGeometry,
+    Structure,
+    SweepTensors,
+    SweepValues,
+    TracedSweep,
+)
 from tfbig.ops import autodiff
 from tfbig.plan.sweeps import Sweep
 from tfbig.stores import transfers
@@ -58,20 +65,20 @@ def forward(traced: TracedSweep, tensors: SweepTensors) -> tuple[Any, Structure]
         `(done, (partial sums of the reductions, states of the stores))`.
     """
     sweep, devices, targets = traced.sweep, traced.devices, tensors.stores.targets
-    with placed(devices[0]):
-        prepared = sweep_preparation.prepare(sweep, tensors.values)
-    tensors = tensors._replace(values=tensors.values._replace(prepared=prepared))
+    tensors = _prepared(traced, tensors, Preparation(sweep))
+
+    def compute(step: StripStep, tiles: Tiles, sums: list[Structure]) -> Structure:
+        owned = step.owned(step.values(tiles))
+        return owned, step.merge(owned, sums)
 
     def body(
         strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, sums: Structure
     ) -> _StripResult:
-        step = strips.step(i)
-        tiles, *_ = strips.in_turn(step.read())
-        with tf.device(strips.device):
-            owned = step.owned(step.values(tiles))
-            partials = step.merge(owned, sums[0])
+        images = strips.images(i)
+        tiles, *_ = strips.in_turn(images.read())
+        owned, partials = strips.compute(compute, i, tiles, sums[0])
         changes = strips.changes(i, before)
-        states = step.write(owned, sums[1], changes)
+        states = images.write(owned, sums[1], changes)
         return _StripResult(changes.make(), (partials, states), [*owned.values()])
 
     def join(a: Structure, b: Structure) -> Structure:
@@ -127,29 +134,31 @@ def backward(
         `(done, (gradients of the wholes, of the weights, partial sums, states of the stores))`.
     """
     sweep, devices, targets = traced.sweep, traced.devices, tensors.stores.d_images
-    with placed(devices[0]):
-        preparation = Preparation(sweep, tensors.values, options.learned, options.trained)
-    tensors = tensors._replace(values=tensors.values._replace(prepared=preparation.tensors))
-    sources_of = preparation.sources_of
+    preparation = Preparation(sweep, options.learned, options.trained)
+    tensors, sources_of = _prepared(traced, tensors, preparation), preparation.sources_of
+
+    def compute(
+        step: StripStep, read: tuple[Tiles, Tiles, Tiles], sums: Structure, merged: list[Structure]
+    ) -> Structure:
+        tiles, written, cotangents = read
+        sources = ({v: tiles[v] for v in targets}, *sources_of(step.shared))
+        with tf.GradientTape() as tape:
+            tape.watch(autodiff.floats(sources))
+            owned = step.owned(step.values(tiles))
+        partials, pulled = step.pull(owned | written, merged if options.fused else None)
+        outputs, seeds = autodiff.sum_seeds(owned, [cotangents, *pulled])
+        d_tiles, *d_others = autodiff.gradients(tape, outputs, seeds, sources)
+        return d_tiles, autodiff.add(sums, tuple(d_others)), partials
 
     def body(
         strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, sums: Structure
     ) -> _StripResult:
-        step = strips.step(i)
-        tiles, written, cotangents = strips.in_turn(step.read())
-        with tf.device(strips.device):
-            images = {v: tiles[v] for v in targets}
-            sources = (images, *sources_of(strips.tensors.values))
-            with tf.GradientTape() as tape:
-                tape.watch(autodiff.floats(sources))
-                owned = step.owned(step.values(tiles))
-            partials, pulled = step.pull(owned | written, sums[2] if options.fused else None)
-            outputs, seeds = autodiff.sum_seeds(owned, [cotangents, *pulled])
-            d_tiles, *d_others = autodiff.gradients(tape, outputs, seeds, sources)
-            totals = autodiff.add(sums[0], tuple(d_others))
+        images = strips.images(i)
+        read = strips.in_turn(images.read())
+        d_tiles, totals, partials = strips.compute(compute, i, read, sums[0], sums[2])
         changes = strips.changes(i, before)
-        states = step.add(d_tiles, sums[1], changes, options.fresh)
-        computed = [*d_tiles.values(), *autodiff.floats(d_others)]
+        states = images.add(d_tiles, sums[1], changes, options.fresh)
+        computed = [*d_tiles.values(), *autodiff.floats(totals)]
         return _StripResult(changes.make(), (totals, states, partials), computed)
 
     def join(a: Structure, b: Structure) -> Structure:
@@ -164,8 +173,29 @@ def backward(
     done, (sums, states, partials) = _loop(traced, tensors, body, (zeros, states, partials), join)
     with placed(devices[0]):
         narrow = tf.nest.map_structure(_like, sums, sources)
-        d_wholes, d_weights = preparation.pull(*narrow)
+    d_wholes, d_weights = _once(traced, preparation, preparation.pull, tensors.values, narrow)
     return done, (d_wholes, d_weights, partials, states)
+
+
+def _prepared(traced: TracedSweep, tensors: SweepTensors, preparation: Preparation) -> SweepTensors:
+    """Return tensors of a sweep with what its nodes prepare."""
+    values = tensors.values
+    prepared = _once(traced, preparation, preparation.prepare, values)
+    return tensors._replace(values=values._replace(prepared=prepared))
+
+
+def _once(
+    traced: TracedSweep,
+    preparation: Preparation,
+    function: Callable[..., Structure],
+    *arguments: Structure,
+) -> Structure:
+    """Return `function(*arguments)`, computed once for all strips on the first device."""
+    device = traced.devices[0]
+    if traced.sweep.is_compiled and preparation.nodes:
+        return compiled_programs.call(function, arguments, device)
+    with placed(device):
+        return function(*arguments)
 
 
 def _like(total: tf.Tensor, source: tf.Tensor) -> tf.Tensor:
@@ -187,14 +217,16 @@ def fold(traced: TracedSweep, tensors: SweepTensors) -> Any:
     """
     ((value, gradient),) = tensors.stores.d_written.items()
 
+    def compute(step: StripStep, written: Tiles, gradients: Tiles) -> tf.Tensor:
+        _, pulled = step.pull(written, None)
+        return tf.add_n([gradients[value], *(each[value] for each in pulled)])
+
     def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, _: Structure) -> _StripResult:
-        step = strips.step(i)
-        _, images, gradients = strips.in_turn(step.read())
-        with tf.device(strips.device):
-            _, pulled = step.pull(images, None)
-            summed = tf.add_n([gradients[value], *(each[value] for each in pulled)])
+        images = strips.images(i)
+        _, written, gradients = strips.in_turn(images.read())
+        summed = strips.compute(compute, i, written, gradients)
         changes = strips.changes(i, before)
-        gradient.write(changes, step.part(value, own=True), summed)
+        gradient.write(changes, images.part(value, own=True), summed)
         return _StripResult(changes.make(), (), [summed])
 
     return _loop(traced, tensors, body, (), lambda a, b: a)[0]
@@ -222,18 +254,63 @@ class _DeviceStrips:
     at_once: int = 1
     turn: tf.Tensor | None = None
 
-    def step(self, index: tf.Tensor) -> StripStep:
-        """Return a strip. It reads files ahead for the strip that begins when it ends."""
+    def images(self, index: tf.Tensor) -> StripImages:
+        """Return the images of a strip. It reads files ahead for the strip that begins when it ends."""
 
         def ahead(value: int) -> list[Interval]:
             following = index + self.at_once
             (start, stop), *others = self._geometry(tf.minimum(following, self.last)).part(value)
             return [(start, tf.where(following > self.last, start, stop)), *others]
 
-        return StripStep(self.traced, self.tensors, self._geometry(index), self.device, ahead)
+        geometry = self._geometry(index)
+        return StripImages(self.traced, self.tensors.stores, geometry, self.device, ahead)
+
+    def compute(
+        self, function: Callable[..., Structure], index: tf.Tensor, *arguments: Structure
+    ) -> Structure:
+        """Return `function(step, *arguments)` of a strip, computed on the device.
+
+        Args:
+            function: Function of a `StripStep` and tensors alone, so that XLA may compile it.
+            index: Index of the strip.
+            *arguments: Structures of tensors.
+        """
+        geometry, _, values = self.tensors
+        if self.traced.sweep.is_compiled:
+            return self._compiled(function, self._line(index), arguments)
+        place, images = self._geometry(index), self.tensors.stores.images
+        borrowed = frozenset(v for v, store in images.items() if store.needs_copy)
+        step = StripStep(self.traced, values, place, place, geometry.copies, borrowed)
+        with tf.device(self.device):
+            return function(step, *arguments)
+
+    def _compiled(
+        self, function: Callable[..., Structure], line: tf.Tensor, arguments: tuple[Structure, ...]
+    ) -> Structure:
+        """Return `function(step, *arguments)`, compiled by XLA once for all strips that are alike.
+
+        The numbers of the strip in its cutout are constants of the program, since sizes are computed from them.
+        Reductions get its place in the image instead, as tensors.
+        """
+        traced, (geometry, _, values) = self.traced, self.tensors
+
+        def computed(
+            line: tf.Tensor, cutout: tf.Tensor, extents: tf.Tensor, values: SweepValues, *given: Any
+        ) -> Structure:
+            place = StripGeometry.in_image(traced.sweep, line, extents)
+            step = StripStep(traced, values, StripGeometry.in_cutout(traced.sweep, cutout), place)
+            return function(step, *given)
+
+        cutout = line[traced.sweep.table_columns - traced.sweep.cutout_columns :]
+        every = (line, cutout, geometry.extents, values, *arguments)
+        return compiled_programs.call(computed, every, self.device)
 
     def _geometry(self, index: tf.Tensor) -> StripGeometry:
-        return StripGeometry(self.traced.sweep, tf.gather(self.tensors.geometry.table, index))
+        extents = self.tensors.geometry.extents
+        return StripGeometry.in_image(self.traced.sweep, self._line(index), extents)
+
+    def _line(self, index: tf.Tensor) -> tf.Tensor:
+        return tf.gather(self.tensors.geometry.table, index)
 
     def changes(self, index: tf.Tensor, before: tf.Tensor) -> Changes:
         """Return the changes of stores that a strip makes, none yet."""

@@ -13,69 +13,57 @@ from tfbig.ops import autodiff
 from tfbig.plan.sweeps import Sweep
 
 
-def prepare(sweep: Sweep, values: SweepValues) -> dict[int, Structure]:
-    """Return what the nodes of a sweep compute once for all strips, by their output.
-
-    Args:
-        sweep: The sweep.
-        values: Its statistics and weights.
-    """
-    return {n.output: _prepared(n, values) for n in sweep.locals if n.op.prepare}
-
-
-def _prepared(node: Node, values: SweepValues) -> Structure:
-    wholes = [values.wholes[i] for i in node.inputs if i in values.wholes]
-    return node.op.prepare(wholes, [values.weights[w] for w in node.weights])
-
-
 class Preparation:
-    """The tensors that are prepared before the strips of a backward sweep, and the gradients that are summed over them.
+    """What the nodes of a sweep compute before its strips, and the gradients that are summed over these.
 
     Args:
         sweep: The sweep.
-        values: Its statistics and weights.
         learned: Values that need a gradient.
         trained: Weights that need a gradient.
-
-    Attributes:
-        tensors: What the nodes have prepared, by their output.
     """
 
     def __init__(
-        self,
-        sweep: Sweep,
-        values: SweepValues,
-        learned: Collection[int],
-        trained: Collection[int],
+        self, sweep: Sweep, learned: Collection[int] = (), trained: Collection[int] = ()
     ) -> None:
-        preparing = [n for n in sweep.locals if n.op.prepare]
+        self.nodes = [n for n in sweep.locals if n.op.prepare]
         direct = [n for n in sweep.locals if not n.op.prepare]
-        wholes = values.wholes.keys() & learned
-        self._direct = _Sources(direct, wholes, trained)
-        self._inner = _Sources(preparing, wholes, trained)
-        self._sources = self._inner.of(values)
-        with tf.GradientTape() as self._tape:
-            self._tape.watch(autodiff.floats(self._sources))
-            self.tensors = prepare(sweep, values)
-        self._learned = {n.output for n in preparing if self._inner.has(n)}
+        self._direct = _Sources(direct, learned, trained)
+        self._inner = _Sources(self.nodes, learned, trained)
+        self._learned = {n.output for n in self.nodes if self._inner.has(n)}
+
+    def prepare(self, values: SweepValues) -> dict[int, Structure]:
+        """Return what the nodes compute, by their output.
+
+        Args:
+            values: Statistics and weights of the sweep.
+        """
+        return {n.output: _prepared(n, values) for n in self.nodes}
 
     def sources_of(self, values: SweepValues) -> tuple[Structure, ...]:
-        """Return whose gradients a strip computes: wholes, weights, and what is prepared, each by position."""
+        """Return whose gradients a strip computes: wholes, weights, and what is prepared, each by position.
+
+        Args:
+            values: Statistics and weights of the sweep, and what is prepared.
+        """
         prepared = {v: t for v, t in values.prepared.items() if v in self._learned}
         return *self._direct.of(values), prepared
 
     def pull(
-        self, d_wholes: dict[int, Any], d_weights: dict[int, Any], d_prepared: dict[int, Any]
+        self, values: SweepValues, gradients: tuple[Structure, ...]
     ) -> tuple[dict[int, Any], dict[int, Any]]:
         """Return the gradients of the wholes and weights of a sweep.
 
         Args:
-            d_wholes: Gradients of the wholes that strips use, summed over the strips.
-            d_weights: Those of the weights.
-            d_prepared: Those of what is prepared.
+            values: Statistics and weights of the sweep.
+            gradients: Gradients of `sources_of`, summed over the strips.
         """
-        outputs = {v: self.tensors[v] for v in d_prepared}
-        pulled = autodiff.gradients(self._tape, outputs, d_prepared, self._sources)
+        d_wholes, d_weights, d_prepared = gradients
+        sources = self._inner.of(values)
+        with tf.GradientTape() as tape:
+            tape.watch(autodiff.floats(sources))
+            prepared = self.prepare(values)
+        outputs = {v: prepared[v] for v in d_prepared}
+        pulled = autodiff.gradients(tape, outputs, d_prepared, sources)
         sums = dict(d_wholes), dict(d_weights)
         for known, terms in zip(sums, pulled, strict=True):
             for position, term in terms.items():
@@ -83,13 +71,19 @@ class Preparation:
         return sums
 
 
+def _prepared(node: Node, values: SweepValues) -> Structure:
+    wholes = [values.wholes[i] for i in node.inputs if i in values.wholes]
+    return node.op.prepare(wholes, [values.weights[w] for w in node.weights])
+
+
 class _Sources:
     """The wholes and weights that some nodes use and that need a gradient, by position in the sweep."""
 
     def __init__(
-        self, nodes: list[Node], wholes: Collection[int], trained: Collection[int]
+        self, nodes: list[Node], learned: Collection[int], trained: Collection[int]
     ) -> None:
-        self.values = {i for n in nodes for i in n.inputs if i in wholes}
+        inputs = {i for n in nodes for p, i in enumerate(n.inputs) if p not in n.image_positions}
+        self.values = inputs.intersection(learned)
         self.weights = {w for n in nodes for w in n.weights if w in trained}
 
     def of(self, values: SweepValues) -> tuple[dict[int, Any], dict[int, Any]]:

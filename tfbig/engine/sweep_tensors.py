@@ -7,7 +7,7 @@ images are, and its values are copied to each device that computes strips. The d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -110,19 +110,51 @@ class StripGeometry:
 
     Args:
         sweep: The sweep.
-        line: The line; of a sweep that skips background, a line of `tfbig.plan.activity.ActiveTiles.table`.
-
-    Attributes:
+        numbers: Numbers of the line, int32 scalars.
+        sizes: Size of every image along the axes that it is cut along, or along all, int32 scalars.
         is_pattern: Whether the tile is the pattern, computed once for all background, int32 scalar; None if nothing is
             skipped.
     """
 
-    def __init__(self, sweep: Sweep, line: tf.Tensor) -> None:
+    def __init__(
+        self,
+        sweep: Sweep,
+        numbers: list[tf.Tensor],
+        sizes: Mapping[int, list[tf.Tensor]],
+        is_pattern: tf.Tensor | None = None,
+    ) -> None:
         self.columns = sweep.columns
         self.axes = sweep.axes
-        numbers = tf.unstack(line, num=sweep.table_columns)
-        self.is_pattern = numbers.pop() if sweep.skips else None
         self.numbers = numbers
+        self.sizes = sizes
+        self.is_pattern = is_pattern
+
+    @classmethod
+    def in_image(cls, sweep: Sweep, line: tf.Tensor, extents: tf.Tensor) -> StripGeometry:
+        """Return the geometry of a tile in the image.
+
+        Args:
+            sweep: The sweep.
+            line: Line of `SweepGeometry.table`.
+            extents: As `SweepGeometry.extents`.
+        """
+        numbers = tf.unstack(line, num=sweep.table_columns)
+        numbers = numbers[: len(numbers) - sweep.cutout_columns]
+        is_pattern = numbers.pop() if sweep.skips else None
+        return cls(sweep, numbers, dict(enumerate(_rows(extents))), is_pattern)
+
+    @classmethod
+    def in_cutout(cls, sweep: Sweep, line: tf.Tensor) -> StripGeometry:
+        """Return the geometry of a tile in its cutout, see `tfbig.plan.cutouts`.
+
+        Args:
+            sweep: The sweep.
+            line: Line of `cutouts.table`.
+        """
+        numbers = tf.unstack(line, num=sweep.cutout_columns)
+        columns, images = sweep.axes * len(sweep.columns), len(sweep.images)
+        sizes = {v: numbers[columns + n :: images] for n, v in enumerate(sweep.images)}
+        return cls(sweep, numbers[:columns], sizes)
 
     def __getitem__(self, key: tuple[object, ...]) -> tf.Tensor:
         """Return the number of one column for the rows, int32 scalar."""
@@ -141,3 +173,10 @@ class StripGeometry:
         """
         names = ("own start", "own stop") if own else ("start", "stop")
         return list(zip(*(self.along(name, value) for name in names), strict=True))
+
+
+def _rows(matrix: tf.Tensor) -> list[list[tf.Tensor]]:
+    """Return the numbers of a matrix of static shape, by row."""
+    rows, columns = matrix.shape
+    numbers = tf.unstack(tf.reshape(matrix, [-1]), num=rows * columns)
+    return [numbers[first : first + columns] for first in range(0, len(numbers), columns)]

@@ -9,6 +9,7 @@ number per strip, so that all strips are computed at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -109,6 +110,11 @@ class Window:
     padding: str | tuple[int, int] = "valid"
 
     @property
+    def rate(self) -> Fraction:
+        """Input rows for each output row."""
+        return Fraction(self.stride)
+
+    @property
     def span(self) -> int:
         """Number of rows from the first to the last tap, inclusive."""
         return (self.kernel - 1) * self.dilation + 1
@@ -154,6 +160,11 @@ class Transposed:
     dilation: int = 1
     padding: str | tuple[int, int] = "valid"
     output_padding: int | None = None
+
+    @property
+    def rate(self) -> Fraction:
+        """Input rows for each output row."""
+        return Fraction(1, self.stride)
 
     @property
     def span(self) -> int:
@@ -208,6 +219,11 @@ class Resize:
 
     factor: int
     taps: int = 1
+
+    @property
+    def rate(self) -> Fraction | None:
+        """Input rows for each output row; None where centres in float32 are rounded otherwise at other rows."""
+        return None if self.factor & (self.factor - 1) else Fraction(1, self.factor)
 
     def extent(self, size: int) -> int:
         """Return the output length for an input of length `size`."""

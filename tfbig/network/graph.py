@@ -84,6 +84,8 @@ class Local:
         compiled: Whether plain Keras compiles it with XLA even on a CPU: a convolution in groups.
         tiles: Whether the function computes tiles too, cut along the columns and further axes.
         uniform: Whether equal pixels give equal results wherever they are, so that background is computed once.
+        draws: Whether the function draws random numbers by operations of Keras: where XLA compiles these, they return
+            other numbers.
         phase: The same operation in space-to-depth layout (`tfbig.network.phase_layout.Phase`) where that is
             faster, else None.
         around: Whether the inputs may have further rows around those that the axes request; `InputRows` names those
@@ -107,6 +109,7 @@ class Local:
     compiled: bool = False
     tiles: bool = True
     uniform: bool = True
+    draws: bool = False
     phase: Any = None
     around: bool = False
     any_channels: bool = False
@@ -288,6 +291,7 @@ class Graph:
         at_once: Strips that are processed at the same time; a slice of a bag keeps all cores busy alone.
         even: Whether all strips of a sweep have as many rows as the largest one, see `tfbig.plan.sweeps.Sweep`: for an
             accelerator, which chooses kernels for each size anew.
+        compiles: Whether XLA compiles what computes a strip, where it can, see `tfbig.plan.cutouts`.
         norm_slice: Instances per slice that BatchNormalization computes statistics of; None for all of them.
         xla: Whether losses may be compiled.
         any_channels: Whether a trace of this graph must accept any numbers of channels.
@@ -309,6 +313,7 @@ class Graph:
     tokens: dict[int, Tokens] = field(default_factory=dict)
     at_once: int = AT_ONCE
     even: bool = False
+    compiles: bool = False
     norm_slice: int | None = None
     xla: bool = True
     any_channels: bool = False

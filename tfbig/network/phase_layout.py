@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import tensorflow as tf
@@ -38,6 +39,11 @@ class BlockAxis:
 
     factor: int
     exact: bool = False
+
+    @property
+    def rate(self) -> Fraction:
+        """Input rows for each output row."""
+        return Fraction(self.factor)
 
     @property
     def window(self) -> Window:

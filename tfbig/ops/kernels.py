@@ -7,8 +7,9 @@ tiles are also cut along the columns, or further axes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import product
 from math import gcd, prod
 from typing import Any
@@ -67,6 +68,7 @@ class Strip:
         others: Of a tile, its position along the columns and every further axis that the image is cut along; empty
             for a strip of whole rows.
         copies: Number of times that the strip occurs in the image; None for once.
+        compiled: Whether XLA compiles what computes the strip.
     """
 
     start: Any
@@ -75,6 +77,7 @@ class Strip:
     inputs: tuple[Any, ...]
     others: tuple[Strip, ...] = ()
     copies: Copies | None = None
+    compiled: bool = False
 
     @property
     def axes(self) -> tuple[Strip, ...]:
@@ -408,10 +411,20 @@ def taps(axes: Sequence[Window]) -> int:
     return prod(a.kernel for a in axes)
 
 
+MOST_TAPS = 16
+"""Largest window whose maximum is computed tap by tap where XLA compiles it.
+
+Its gradient is then a sum over the windows of a pixel. In XLA, that of TensorFlow's pooling becomes a scatter with
+atomic additions: slower on a GPU, and its sums are in no order.
+"""
+
+
 def max_pool(x: tf.Tensor, axes: Sequence[Window], strip: Strip) -> tf.Tensor:
     """Return the maximum over windows; padding is never the maximum."""
     x = padded(x, axes, strip, x.dtype.min)
     sizes, strides = [a.kernel for a in axes], [a.stride for a in axes]
+    if strip.compiled and prod(sizes) <= MOST_TAPS:
+        return reduce(tf.maximum, _taps(x, axes))  # the gradient goes to the first maximum
 
     @traces.custom_gradient
     def pool(x: tf.Tensor) -> Any:
@@ -478,14 +491,17 @@ def _real_taps(window: Window, outputs: tf.Tensor, before: Any, extent: Any) -> 
 
 def _window_sums(x: tf.Tensor, axes: Sequence[Window]) -> tf.Tensor:
     """Return the sum over each valid window."""
-    shape, total = tf.shape(x), None
+    return reduce(tf.add, _taps(x, axes))
+
+
+def _taps(x: tf.Tensor, axes: Sequence[Window]) -> Iterator[tf.Tensor]:
+    """Yield each tap of all valid windows, without dilation, an image each."""
+    shape = tf.shape(x)
     counts = [(shape[i] - a.kernel) // a.stride + 1 for i, a in enumerate(axes, 1)]
     for taps in product(*(range(a.kernel) for a in axes)):
         places = zip(taps, counts, axes, strict=True)
         cut = [slice(t, t + (n - 1) * a.stride + 1, a.stride) for t, n, a in places]
-        tap = x[(slice(None), *cut)]
-        total = tap if total is None else total + tap
-    return total
+        yield x[(slice(None), *cut)]
 
 
 def repeat(x: tf.Tensor, axes: Sequence[Transposed], strip: Strip) -> tf.Tensor:

@@ -57,6 +57,7 @@ class Canonical:
             skips=sweep.skips,
             single=sweep.single,
             even=sweep.even,
+            compiles=sweep.compiles,
         )
         values = [(v.image, self.graph.traced_channels(v.id), v.dtype) for v in self.graph.values]
         links = [
@@ -74,6 +75,7 @@ class Canonical:
                 sweep.skips,
                 sweep.single,
                 sweep.even,
+                sweep.compiles,
                 graph.spatial,
                 graph.at_once,
             )

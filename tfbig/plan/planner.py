@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tfbig.geometry.background import Background
 from tfbig.geometry.windows import Size
 from tfbig.network.graph import Graph, values_with_gradient
-from tfbig.plan import rest, search
+from tfbig.plan import cutouts, rest, search
 from tfbig.plan.limits import Limits
 from tfbig.plan.plan import Plan
 from tfbig.plan.prepared_graph import Cuts, Options, PreparedGraph
@@ -104,14 +104,14 @@ class Planner:
             sizes: Size of each input image.
 
         Returns:
-            A table for every sweep, then one for every replay, see `Sweep.tiles` and `ActiveTiles.table`.
+            A table for every sweep, then one for every replay, see `Sweep.table_columns` and `ActiveTiles.table`.
         """
         if plan.active_tiles:
             return [active_tiles.table() for active_tiles in plan.active_tiles]
         extents = self.graph.extents(sizes)
         pairs = [*zip(plan.sweeps, plan.costs, strict=True)]
         pairs += zip(plan.layout.replays, plan.replay_costs, strict=True)
-        return [sweep.tiles(extents, cost.counts) for sweep, cost in pairs]
+        return [_table(sweep, extents, cost.counts) for sweep, cost in pairs]
 
     def _make(self, problem: Problem, layout: Layout | None) -> Plan:
         """Return the plan of a problem, with a layout if one is given."""
@@ -135,3 +135,9 @@ class Planner:
         """Return the problem of `plan`. Args: as there."""
         extents, learned = self.graph.extents(sizes), self._learned(learned)
         return Problem(self.prepared, self.limits, batch, extents, backgrounds or {}, learned)
+
+
+def _table(sweep: Sweep, extents: dict[int, Size], counts: Sequence[int]) -> np.ndarray:
+    """Return the geometry of the tiles of a sweep, and of their cutouts if XLA compiles them."""
+    tiles = sweep.tiles(extents, counts)
+    return np.hstack([tiles, cutouts.table(sweep, extents, tiles)]) if sweep.is_compiled else tiles

@@ -72,7 +72,7 @@ def shape_of(graph: Graph) -> Hashable:
         for n in graph.nodes
     )
     return (
-        (graph.spatial, graph.order, graph.at_once, graph.even, graph.norm_slice),
+        (graph.spatial, graph.order, graph.at_once, graph.even, graph.compiles, graph.norm_slice),
         tuple((v.image, v.channels, v.dtype) for v in graph.values),
         tuple(nodes),
         (*graph.inputs, None, *graph.outputs),

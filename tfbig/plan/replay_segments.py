@@ -67,6 +67,7 @@ def replay(
         (),
         is_replay=True,
         even=graph.even,
+        compiles=graph.compiles,
     )
 
 

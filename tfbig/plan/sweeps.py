@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tfbig.geometry.rates import Link, Rates, rate_of, together
 from tfbig.geometry.windows import (
     Interval,
     Number,
@@ -64,6 +65,7 @@ class Sweep:
         single: Whether there is one strip, whatever the size of the image.
         even: Whether every strip reads and computes as many rows of an image as the strip that needs most of them. It
             then also computes rows that it does not need, all of them inside of the image.
+        compiles: Whether XLA compiles what computes a strip, where it can, see `is_compiled`.
     """
 
     index: int
@@ -77,6 +79,7 @@ class Sweep:
     skips: bool = False
     single: bool = False
     even: bool = False
+    compiles: bool = False
 
     def without(self, nodes: Sequence[Node]) -> Sweep:
         """Return the sweep with the same geometry but without some of its reductions.
@@ -138,8 +141,39 @@ class Sweep:
 
     @property
     def table_columns(self) -> int:
-        """Number of columns of the geometry of all tiles: of each axis, and the mark of the pattern of background."""
-        return self.axes * len(self.columns) + self.skips
+        """Number of columns of the geometry of all tiles: of each axis, and the mark of the pattern of background.
+
+        If the strips are compiled, those of `tfbig.plan.cutouts.table` follow.
+        """
+        return self.axes * len(self.columns) + self.skips + self.cutout_columns
+
+    @property
+    def cutout_columns(self) -> int:
+        """Number of columns of the geometry of tiles in their cutouts; 0 if these are not needed."""
+        return self.axes * (len(self.columns) + len(self.images)) if self.is_compiled else 0
+
+    @cached_property
+    def rates(self) -> tuple[Rates, ...] | None:
+        """How shifts of the images go together along each axis; None if they change results.
+
+        They do not where equal pixels give equal results anywhere, as background is also computed once.
+        """
+        pairs = [(node, p) for node in self.locals for p in node.image_positions]
+        spatial = min((len(axes_of(*pair)) for pair in pairs), default=0)
+        if not spatial or not all(node.op.uniform for node in self.locals):
+            return None
+        found = []
+        for axis in range(spatial):
+            links = [Link(n.output, n.inputs[p], rate_of(axes_of(n, p)[axis])) for n, p in pairs]
+            found.append(together(self.images, links))
+        return tuple(r for r in found if r is not None) if None not in found else None
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether XLA compiles what computes a strip: one program for all strips that are alike."""
+        if not self.compiles or self.skips or any(node.op.draws for node in self.locals):
+            return False
+        return self.rates is not None
 
     def columns_of(self, value: int, *names: str) -> list[int]:
         """Return the columns of an image in the geometry of all tiles, and the mark of the pattern of background.
@@ -353,6 +387,7 @@ def schedule(
             tuple(sorted(targets)),
             tuple(wholes.get(index, [])),
             even=graph.even,
+            compiles=graph.compiles,
         )
 
     return [sweep(index) for index in range(last + 1)]

@@ -22,7 +22,7 @@ from tfbig.plan.planner import Planner
 from tfbig.plan.prepared_graph import Cuts, Options
 from tfbig.streaming import labels
 from tfbig.streaming.settings import Settings
-from tfbig.system import keras_internals, replication, tensorflow_internals
+from tfbig.system import keras_internals, replication, tensorflow_internals, xla
 
 map_structure = keras.tree.map_structure
 
@@ -34,18 +34,21 @@ class Compiled(NamedTuple):
         loss: Loss of Keras, or None.
         metrics: Metrics of Keras, or None.
         xla: Whether losses may be compiled.
+        strips: Whether strips are compiled too.
     """
 
     loss: Any
     metrics: Any
     xla: bool
+    strips: bool
 
     @classmethod
     def of(cls, model: keras.Model) -> Compiled:
         """Return what `compile` has set on a model; nothing before it is called."""
         loss = keras_internals.compiled_loss(model)
         metrics = keras_internals.compiled_metrics(model)
-        return cls(loss, metrics, model.jit_compile is not False)
+        asked = model.jit_compile
+        return cls(loss, metrics, asked is not False, bool(asked))
 
 
 class LossProgram(NamedTuple):
@@ -205,7 +208,7 @@ class Programs:
         """
         batch, *size = (int(n) for n in shape[: self.rank - 1])
         self._prepare([tf.TensorSpec((batch, *size, None))], compiled)
-        state = self.order, self._trainable(), self.devices, self.model_bytes()
+        state = self.order, self._trainable(), self.devices, self.model_bytes(), compiled.strips
         key = ("plan", training, with_loss, *state)
         expected = self._cached(key, lambda: self._expected(training, compiled, with_loss))
         sizes = expected.sizes(size)
@@ -230,12 +233,13 @@ class Programs:
         """
         self._prepare(tensors, compiled)
         types = (t.dtype for t in tensors)
-        key = (training, always_streams, self.order, self._trainable(), self.devices, *types)
+        state = self.order, self._trainable(), self.devices, compiled.strips
+        key = (training, always_streams, *state, *types)
 
         def build() -> Program:
             graph = self.read(training, [self._dtype(t) for t in tensors])
             phase_layout.rewrite(graph)
-            return self._program(graph, bool(training), always_streams)
+            return self._program(graph, compiled, bool(training), always_streams)
 
         return BoundProgram(self._cached(key, build), tensors)
 
@@ -259,7 +263,7 @@ class Programs:
             None if s is None else map_structure(self.labels.spec, s) for s in label_pair
         )
         types = (t.dtype for t in tensors)
-        state = self.order, self._trainable(), self.devices
+        state = self.order, self._trainable(), self.devices, compiled.strips
         key = ("loss", training, *state, *types, repr((targets, weights)))
 
         def build() -> LossProgram:
@@ -271,7 +275,7 @@ class Programs:
             before = replace(graph, nodes=[*graph.nodes], inputs=inputs, outputs=outputs)
             taken = goal.add_to(graph, labels.flatten(targets), labels.flatten(weights))
             phase_layout.rewrite(graph)
-            program = self._program(graph, training)
+            program = self._program(graph, compiled, training)
             return LossProgram(program, goal, before, taken)
 
         return self._cached(key, build)
@@ -288,9 +292,11 @@ class Programs:
             self._built[key] = build()
         return self._built[key]
 
-    def _program(self, graph: Graph, training: bool, always_streams: bool = False) -> Program:
+    def _program(
+        self, graph: Graph, compiled: Compiled, training: bool, always_streams: bool = False
+    ) -> Program:
         """Return the program of a graph."""
-        planner = self._planner(graph, training, always_streams)
+        planner = self._planner(graph, compiled, training, always_streams)
         return Program(graph, planner, self.devices or (None,), self.settings.budget.folder)
 
     @property
@@ -304,12 +310,15 @@ class Programs:
         """Device of what does not stream; None leaves it to TensorFlow."""
         return self.devices[0] if self.devices else None
 
-    def _planner(self, graph: Graph, training: bool, always_streams: bool = False) -> Planner:
+    def _planner(
+        self, graph: Graph, compiled: Compiled, training: bool, always_streams: bool = False
+    ) -> Planner:
         """Return the planner of a graph, with the limits of the budget."""
         limits, options = self.settings.limits(shared=not self.devices), self._options(training)
         if always_streams or self.bags or self.split is not None:
             limits = replace(limits, plain=0)
         graph.even = bool(self.devices)
+        graph.compiles = compiled.strips and len(self.devices) == 1 and xla.works(self.devices[0])
         return Planner(graph, limits, options, self._cuts, self.split)
 
     def _options(self, training: bool) -> Options:
@@ -357,4 +366,4 @@ class Programs:
             targets = [i for i in graph.inputs if graph.values[i].image and i not in images]
             labels_of = dict(zip(targets, [outputs[t] for t in taken], strict=True))
         phase_layout.rewrite(graph)
-        return Expected(self._planner(graph, training), before, images, labels_of)
+        return Expected(self._planner(graph, compiled, training), before, images, labels_of)

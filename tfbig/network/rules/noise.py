@@ -158,4 +158,4 @@ def _per_image(call: Call, generator: Any, combine: Any = lambda x, factors: x *
         return combine(x[0], call.run([ones], seed_state([generator], x[1:]))[0])
 
     inputs = [*call.inputs, add_seed(call, generator)]
-    return call.local(run, inputs=inputs, any_channels=True)
+    return call.local(run, inputs=inputs, any_channels=True, draws=True)
