@@ -3,6 +3,7 @@
     python benchmarks/gpu_counts.py executed plain|streamed SIDE [--device 1GB --policy mixed_bfloat16]
     python benchmarks/gpu_counts.py copies SIDE [--device 8GB --policy mixed_float16]
     python benchmarks/gpu_counts.py kernels SIDE --compiler PYTHON [--what step|gradients|update]
+    python benchmarks/gpu_counts.py programs SIDE --compiler PYTHON [--device 1GB]
 
 `executed` counts the operations that TensorFlow executes in a training step, by device. A second logical CPU, CPU:1,
 stands in for the GPU: the profiler names the operations, and the partitioned graphs say where each is placed. On a GPU,
@@ -11,13 +12,17 @@ and counts the writes into images that are kept on the device (one for each stri
 gradient), distinct convolutions of the forward pass, for each of which cuDNN tries its kernels in the first step, and
 distinct shapes of strips. Plans are made for the speed of an H100. `kernels` counts the kernels of a step of plain
 Keras with XLA on an H100, the bytes that they move, and its memory: XLA of another Python, that of `xla_kernels.py`,
-compiles the step for that GPU; or only its gradients, or the update of the weights. Each prints a JSON line.
+compiles the step for that GPU; or only its gradients, or the update of the weights. `programs` counts the same of the
+programs of a streamed step: it runs the step on CPU:1, and compiles what XLA was given there for that GPU. In one
+strip, each program runs once a step. Each prints a JSON line.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
@@ -47,7 +52,8 @@ MOST_FREQUENT = 12
 
 def main() -> None:
     arguments = parse_arguments()
-    {"executed": executed, "copies": copies, "kernels": kernels}[arguments.command](arguments)
+    commands = {"executed": executed, "copies": copies, "kernels": kernels, "programs": programs}
+    commands[arguments.command](arguments)
 
 
 def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -64,6 +70,9 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     part.add_argument("--compiler", required=True, help="a Python for xla_kernels.py")
     part.add_argument("--what", default="step", choices=list(PARTS))
     part.add_argument("--text", help="file for the compiled program, as text")
+    part = parts.add_parser("programs", help="kernels of the programs of a streamed step")
+    _add_step(part, device="1GB", policy="mixed_float16")
+    part.add_argument("--compiler", required=True, help="a Python for xla_kernels.py")
     return parser.parse_args(words)
 
 
@@ -363,6 +372,73 @@ def kernels(arguments: argparse.Namespace) -> None:
             **figures,
         )
     )
+
+
+def programs(arguments: argparse.Namespace) -> None:
+    """Print the kernels of the programs of a streamed step, compiled for an H100, and the bytes they move."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XLA_FLAGS"] = f"--xla_dump_to={folder} --xla_dump_hlo_as_proto"
+        plan = _step_with_programs(arguments)
+        files = []
+        for file in sorted(Path(folder).glob("*.before_optimizations.hlo.pb")):
+            if "_add_one" not in file.name:  # which only tries whether XLA works
+                files.append(Path(folder, f"{len(files)}.program"))
+                files[-1].write_bytes(_module(file.read_bytes()))
+        words = [arguments.compiler, ROOT / "benchmarks/xla_kernels.py", *files]
+        done = subprocess.run(map(str, words), stdout=subprocess.PIPE, text=True, check=True)
+    found = [json.loads(text) for text in done.stdout.splitlines()]
+    kernels = sorted(f["kernels"] for f in found)
+    print(
+        report.line(
+            f"gpu counts programs {arguments.network}",
+            [arguments.side] * 2 + [3],
+            policy=arguments.policy,
+            device=arguments.device,
+            strips_of_all_sweeps=sum(cost.strips for cost in plan.costs),
+            programs=len(found),
+            kernels=sum(kernels),
+            kernels_of_a_program={"median": kernels[len(kernels) // 2], "most": kernels[-2:]},
+            moved_bytes=sum(f["moved_bytes"] for f in found),
+            compile_seconds=round(sum(f["compile_seconds"] for f in found), 1),
+        )
+    )
+
+
+def _step_with_programs(arguments: argparse.Namespace) -> Any:
+    """Run a training step on a pretended accelerator, with programs of its own for each sweep; return its plan."""
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    import keras
+    import numpy as np
+
+    from tfbig.engine.sweep_calls import SweepCalls
+
+    keras.config.set_dtype_policy(arguments.policy)
+    side, call = arguments.side, SweepCalls.call
+
+    def unshared(calls: SweepCalls, function: Any, sweep: Any, *others: Any) -> Any:
+        calls.canonical(sweep).key += str(sweep.index)  # otherwise equal sweeps share a trace
+        return call(calls, function, sweep, *others)
+
+    with as_on_a_gpu(), tf.device(ACCELERATOR), patch.object(SweepCalls, "call", unshared):
+        model = streamed(arguments.network, arguments.device, "8GB", f"/{ACCELERATOR}")
+        plan = model.plan((1, side, side, 3))
+        image = np.random.default_rng(0).random((1, side, side, 3), np.float32)
+        model.train_on_batch(image, np.ones((1, 1), np.float32))
+    return plan
+
+
+def _module(data: bytes) -> bytes:
+    """Return the module of a serialized `HloProto`: its first field, whose length is a number in groups of 7 bits."""
+    assert data[0] == 0b1010, "the first field of an HloProto is its module"
+    size, place = 0, 1
+    while data[place] >= 0x80:
+        size |= (data[place] & 0x7F) << 7 * (place - 1)
+        place += 1
+    size |= data[place] << 7 * (place - 1)
+    return data[place + 1 : place + 1 + size]
 
 
 def serialized(network: str, side: int, what: str) -> bytes:

@@ -1,15 +1,16 @@
 """Compile a program of TensorFlow for an H100 without one, in a Python that has JAX; does not need tfbig.
 
-    python benchmarks/xla_kernels.py PROGRAM [--text FILE]
+    python benchmarks/xla_kernels.py PROGRAM... [--text FILE]
 
 PROGRAM is a serialized `HloModuleProto`, as `gpu_counts.py kernels` writes it. JAX's plug-in for CUDA compiles for a
 described GPU. It and the assembler of CUDA are installed by
 
     pip install jax==0.10.2 jaxlib==0.10.2 jax-cuda12-pjrt==0.10.2 jax-cuda12-plugin==0.10.2 nvidia-cuda-nvcc-cu12
 
-Prints a JSON line with the kernels, the bytes of their operands and results, and the bytes of memory besides arguments
-and results. Loops count as often as they run, if XLA knows how often, and of branches the longest. No kernels are
-tried, as there is no GPU, and this XLA is some months newer than that of TensorFlow 2.21, so counts are an estimate.
+Prints a JSON line for each program with the kernels, the bytes of their operands and results, and the bytes of memory
+besides arguments and results. Loops count as often as they run, if XLA knows how often, and of branches the longest. No
+kernels are tried, as there is no GPU, and this XLA is some months newer than that of TensorFlow 2.21, so counts are an
+estimate.
 """
 
 from __future__ import annotations
@@ -95,16 +96,17 @@ class Kernel(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("program", type=Path, help="a serialized HloModuleProto")
-    parser.add_argument("--text", type=Path, help="file for the compiled program, as text")
+    parser.add_argument("programs", type=Path, nargs="+", help="serialized HloModuleProto")
+    parser.add_argument("--text", type=Path, help="file for the last compiled program, as text")
     arguments = parser.parse_args()
     prepare()
-    began = time.perf_counter()
-    text, memory = compiled(arguments.program.read_bytes())
-    seconds = time.perf_counter() - began
+    for program in arguments.programs:
+        began = time.perf_counter()
+        text, memory = compiled(program.read_bytes())
+        seconds = time.perf_counter() - began
+        print(json.dumps({"compile_seconds": round(seconds, 1), **figures(text), **memory}))
     if arguments.text is not None:
         arguments.text.write_text(text)
-    print(json.dumps({"compile_seconds": round(seconds, 1), **figures(text), **memory}))
 
 
 def prepare() -> None:

@@ -45,18 +45,18 @@ def test_nodes_prepare_once() -> None:
     np.testing.assert_array_equal(found[FIRST], [2.5, 15.0])
 
 
-def test_gradients_are_pulled_back_and_added() -> None:
-    """Weight 0 has the gradient of each strip and that of what is prepared from it."""
+def test_gradients_are_pulled_back() -> None:
+    """Weight 0 has a gradient in each strip, and one by what is prepared from it, as the statistics have."""
     local = tensors()
     preparation = Preparation(sweep(), {STATISTICS, IMAGE, FIRST}, (0, 1))
     local.prepared = preparation.prepare(local)
     wholes, weights, own = preparation.sources_of(local)
     assert (list(wholes), list(weights), list(own)) == ([], [0, 1], [FIRST])
-    of_strips = {0: tf.constant(100.0, tf.float64), 1: tf.constant(200.0, tf.float64)}
     of_prepared = {FIRST: (tf.constant(1.0, tf.float64), tf.constant(10.0, tf.float64))}
-    d_wholes, d_weights = preparation.pull(local, ({}, of_strips, of_prepared))
+    d_wholes, d_weights = preparation.pull(local, of_prepared)
     np.testing.assert_allclose(d_wholes[STATISTICS], [10 * 5, -5 / 4])
-    np.testing.assert_allclose([d_weights[0], d_weights[1]], [100 + 1 / 2 + 10 * 3, 200])
+    assert list(d_weights) == [0]
+    np.testing.assert_allclose(d_weights[0], 1 / 2 + 10 * 3)
 
 
 def test_what_is_frozen_has_no_gradients() -> None:
@@ -64,4 +64,4 @@ def test_what_is_frozen_has_no_gradients() -> None:
     preparation = Preparation(sweep(), {IMAGE}, ())
     local.prepared = preparation.prepare(local)
     assert preparation.sources_of(local) == ({}, {}, {})
-    assert preparation.pull(local, ({}, {}, {})) == ({}, {})
+    assert preparation.pull(local, {}) == ({}, {})

@@ -173,8 +173,19 @@ def backward(
     done, (sums, states, partials) = _loop(traced, tensors, body, (zeros, states, partials), join)
     with placed(devices[0]):
         narrow = tf.nest.map_structure(_like, sums, sources)
-    d_wholes, d_weights = _once(traced, preparation, preparation.pull, tensors.values, narrow)
+        *gradients, d_prepared = narrow
+    pulled = _once(traced, preparation, preparation.pull, tensors.values, d_prepared)
+    with placed(devices[0]):
+        d_wholes, d_weights = map(_sum, gradients, pulled)
     return done, (d_wholes, d_weights, partials, states)
+
+
+def _sum(first: dict[int, Any], second: dict[int, Any]) -> dict[int, Any]:
+    """Return the sums of two sets of gradients."""
+    sums = dict(first)
+    for position, term in second.items():
+        autodiff.accumulate(sums, position, term)
+    return sums
 
 
 def _prepared(traced: TracedSweep, tensors: SweepTensors, preparation: Preparation) -> SweepTensors:

@@ -49,26 +49,21 @@ class Preparation:
         return *self._direct.of(values), prepared
 
     def pull(
-        self, values: SweepValues, gradients: tuple[Structure, ...]
+        self, values: SweepValues, d_prepared: dict[int, Structure]
     ) -> tuple[dict[int, Any], dict[int, Any]]:
-        """Return the gradients of the wholes and weights of a sweep.
+        """Return the gradients of wholes and weights that come from what is prepared from them.
 
         Args:
             values: Statistics and weights of the sweep.
-            gradients: Gradients of `sources_of`, summed over the strips.
+            d_prepared: Gradients of what is prepared, summed over the strips.
         """
-        d_wholes, d_weights, d_prepared = gradients
         sources = self._inner.of(values)
         with tf.GradientTape() as tape:
             tape.watch(autodiff.floats(sources))
             prepared = self.prepare(values)
         outputs = {v: prepared[v] for v in d_prepared}
-        pulled = autodiff.gradients(tape, outputs, d_prepared, sources)
-        sums = dict(d_wholes), dict(d_weights)
-        for known, terms in zip(sums, pulled, strict=True):
-            for position, term in terms.items():
-                autodiff.accumulate(known, position, term)
-        return sums
+        d_wholes, d_weights = autodiff.gradients(tape, outputs, d_prepared, sources)
+        return d_wholes, d_weights
 
 
 def _prepared(node: Node, values: SweepValues) -> Structure:
