@@ -34,7 +34,7 @@ class Compiled(NamedTuple):
         loss: Loss of Keras, or None.
         metrics: Metrics of Keras, or None.
         xla: Whether losses may be compiled.
-        strips: Whether strips are compiled too.
+        strips: Whether what computes strips is compiled too, where it can be.
     """
 
     loss: Any
@@ -318,8 +318,14 @@ class Programs:
         if always_streams or self.bags or self.split is not None:
             limits = replace(limits, plain=0)
         graph.even = bool(self.devices)
-        graph.compiles = compiled.strips and len(self.devices) == 1 and xla.works(self.devices[0])
+        graph.compiles = compiled.strips and self._compiles_strips()
         return Planner(graph, limits, options, self._cuts, self.split)
+
+    def _compiles_strips(self) -> bool:
+        """Return whether XLA can compile what computes strips: on one device that is named, without a strategy."""
+        devices = self.settings.strip_devices
+        alone = len(devices) == 1 and replication.replica_device() is None
+        return alone and xla.works(devices[0])
 
     def _options(self, training: bool) -> Options:
         """Return what plans depend on besides the limits."""
