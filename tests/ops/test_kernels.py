@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,31 @@ def test_gradients_of_a_kernel_of_one_pixel(padding: str, channels: int | None) 
     expected = gradients(lambda x, kernel: tf.nn.conv2d(x, kernel, 1, "SAME"))
     for actual, wanted in zip(gradients(traced), expected, strict=True):
         np.testing.assert_array_equal(actual, wanted)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_gradient_of_compiled_pooling_goes_to_the_first_maximum(size: int, stride: int) -> None:
+    """With ties as TensorFlow's kernel; windows of 5 x 5 are one operation in XLA too."""
+    window = Window(size, stride, padding="same")
+    x = tf.constant(integers((2, 9, 7, 3), top=2))
+    _, strip = strip_of(window, x, 0, window.extent(9))
+    strip = replace(strip, compiled=True)
+
+    def with_gradient(pool: Callable[[tf.Tensor], tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = pool(x)
+        seeds = tf.reshape(tf.range(tf.size(y)), tf.shape(y))  # all different
+        return y, tape.gradient(y, x, tf.cast(seeds, x.dtype))
+
+    compiled = tf.function(
+        lambda: with_gradient(lambda x: kernels.max_pool(x, (window, window), strip)),
+        jit_compile=True,
+    )
+    expected = with_gradient(lambda x: tf.nn.max_pool2d(x, size, stride, "SAME"))
+    for mine, plain in zip(compiled(), expected, strict=True):
+        np.testing.assert_array_equal(mine, plain)
 
 
 def test_pad() -> None:

@@ -17,8 +17,7 @@ class Choice:
     """Mixin, placed before the Keras class: tfbig compiles what it can of the model, and Keras no step of it.
 
     Attributes:
-        jit_compile: What `compile(jit_compile=)` has set: True, False, or None for `"auto"`. Strips are compiled only with
-            True.
+        jit_compile: What `compile(jit_compile=)` has set: True, False, or None for `"auto"`. Only True compiles strips.
     """
 
     jit_compile: bool | None = None
