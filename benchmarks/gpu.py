@@ -15,9 +15,9 @@ of some sizes with AdamW, plain and streamed, in one process; with `--policy mix
 it is the protocol of Big-Layers. `--plain` are sides in plain Keras as it is by default, which on a GPU is compiled by
 XLA, and `--plain-without-xla` the same with `jit_compile=False`; until commit f4ae64f, the way "plain" was without XLA.
 `--default` are sides that run as `tfbig.stream` chooses, so in plain Keras where all fits. With `--events`, each is
-traced afterwards and has a second line, with what ran on the GPU. Each prints JSON lines. Several of these that share a
-GPU, with the same `--turns FOLDER`, measure in turn, while the others are stopped. Without a GPU, `sizes` runs on the
-CPU, to try it.
+traced afterwards and has a second line, with what ran on the GPU. With `--compile-strips`, XLA compiles what computes
+strips, in `exact` too. Each prints JSON lines. Several of these that share a GPU, with the same `--turns FOLDER`,
+measure in turn, while the others are stopped. Without a GPU, `sizes` runs on the CPU, to try it.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class Arguments:
     streamed: Annotated[Sequence[int], "sides"] = ()
     default: Annotated[Sequence[int], "sides"] = ()
     host: Annotated[str | None, "bytes of host memory; by default what is available"] = None
+    compile_strips: Annotated[bool, "let XLA compile strips, for `exact` and `sizes`"] = False
     bytes: Annotated[int, "of a copy"] = 2**28
     turns: Annotated[Path | None, "folder of processes that share the GPU"] = None
     events: Annotated[bool, "trace a step of each size too"] = False
@@ -91,9 +92,8 @@ def exact(arguments: Arguments) -> None:
         tf.config.experimental.enable_tensor_float_32_execution(tf32)
         keras.config.set_floatx(dtype)
         keras.config.set_dtype_policy(dtype)
-        strips, (ours, plain, again) = step_results(
-            weights, side, arguments.device or "64MB", dtype
-        )
+        device, compiles = arguments.device or "64MB", arguments.compile_strips
+        strips, (ours, plain, again) = step_results(weights, side, device, dtype, compiles)
         reference = reference or plain
         compared = {
             "streamed_to_plain": (ours, plain),
@@ -104,7 +104,13 @@ def exact(arguments: Arguments) -> None:
         errors = {name: differences(*pair) for name, pair in compared.items()}
         print(
             report.line(
-                "gpu exact", [side, side, 3], dtype=dtype, tf32=tf32, strips=strips, **errors
+                "gpu exact",
+                [side, side, 3],
+                dtype=dtype,
+                tf32=tf32,
+                strips=strips,
+                compiled=compiles,
+                **errors,
             ),
             flush=True,
         )
@@ -115,7 +121,7 @@ Results = dict[str, list[Any]]
 
 
 def step_results(
-    weights: list[Any], side: int, device: str, dtype: str
+    weights: list[Any], side: int, device: str, dtype: str, compiles: bool
 ) -> tuple[int, list[Results]]:
     """Return the strips of a streamed step, and the results of that step and of the plain one, which runs twice."""
     import numpy as np
@@ -125,6 +131,7 @@ def step_results(
 
     twin = NETWORKS["resnet18"]()
     big = tfbig.stream(twin, tfbig.Budget(device=device), plain_if_small=False)
+    big.compile(jit_compile=compiles or "auto")
     image = tf.constant(np.random.default_rng(0).random((1, side, side, 3)).astype(dtype))
 
     def results(model: Any) -> Results:
@@ -422,7 +429,8 @@ def one_size(way: str, side: int, arguments: Arguments) -> None:
     else:
         budget = tfbig.Budget(device=arguments.device, host=arguments.host, disk=0)
         model = tfbig.stream(model, budget, devices=device(), plain_if_small=way == "default")
-        model.compile(optimizer, "mse")
+        model.compile(optimizer, "mse", jit_compile=arguments.compile_strips or "auto")
+        way += ", compiled strips" if arguments.compile_strips else ""
         plan = model.plan(tuple(image.shape))
         figures |= {"device": arguments.device, "predicted_seconds": round(plan.seconds, 3)}
         figures |= {"strips": plan.strips, "planned_device_bytes": plan.projected.device}

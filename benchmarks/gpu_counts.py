@@ -1,6 +1,6 @@
 """Counts that decide how fast a step is on a GPU, found without one.
 
-    python benchmarks/gpu_counts.py executed plain|streamed SIDE [--device 1GB --policy mixed_bfloat16]
+    python benchmarks/gpu_counts.py executed plain|streamed|compiled SIDE [--device 1GB --policy mixed_bfloat16]
     python benchmarks/gpu_counts.py copies SIDE [--device 8GB --policy mixed_float16]
     python benchmarks/gpu_counts.py kernels SIDE --compiler PYTHON [--what step|gradients|update]
     python benchmarks/gpu_counts.py programs SIDE --compiler PYTHON [--device 1GB]
@@ -61,7 +61,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parts = parser.add_subparsers(dest="command", required=True)
     part = parts.add_parser("executed", help="operations of a step, by device")
-    part.add_argument("way", choices=["plain", "streamed"])
+    part.add_argument("way", choices=["plain", "streamed", "compiled"])
     _add_step(part, device="1GB", policy="mixed_bfloat16")
     part = parts.add_parser("copies", help="copies, convolutions and shapes of a plan")
     _add_step(part, device="8GB", policy="mixed_float16")
@@ -101,8 +101,8 @@ def executed(arguments: argparse.Namespace) -> None:
     keras.config.set_dtype_policy(arguments.policy)
     side, figures = arguments.side, {}
     context.context().enable_graph_collection()
-    with as_on_a_gpu(), tf.device(ACCELERATOR):
-        if arguments.way == "streamed":
+    with as_on_a_gpu(arguments.way == "compiled"), tf.device(ACCELERATOR):
+        if arguments.way != "plain":
             model = streamed(arguments.network, arguments.device, "8GB", f"/{ACCELERATOR}")
             plan = model.plan((1, side, side, 3))
             figures = {"device": arguments.device, "strips": plan.strips}
@@ -159,8 +159,12 @@ def _events(space: Any) -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def as_on_a_gpu() -> Iterator[None]:
-    """Plan for the speed of an H100, and for kernels that do not copy the inputs of every output pixel."""
+def as_on_a_gpu(compiles: bool = False) -> Iterator[None]:
+    """Plan for the speed of an H100, and for kernels that do not copy the inputs of every output pixel.
+
+    Args:
+        compiles: Whether `compile(jit_compile=True)` compiles strips, which the default on a GPU does not.
+    """
     from tfbig.engine import machine_rates
     from tfbig.plan.plan import Rates
     from tfbig.streaming import program_cache
@@ -168,6 +172,7 @@ def as_on_a_gpu() -> Iterator[None]:
     with (
         patch.object(machine_rates, "of", lambda *_: Rates(**H100)),
         patch.object(program_cache, "fills_matrices", lambda devices: False),
+        patch.object(program_cache.Programs, "_compiles_strips", lambda _: compiles),
     ):
         yield
 
@@ -182,7 +187,7 @@ def plain(network: str) -> Any:
 
 
 def streamed(network: str, device: str, host: str, accelerator: str) -> Any:
-    """Return a network as it streams on a GPU, compiled by XLA where it is there."""
+    """Return a network as it streams on a GPU, compiled by XLA where it is there, see `as_on_a_gpu`."""
     import keras
 
     import tfbig
@@ -213,9 +218,9 @@ def copies(arguments: argparse.Namespace) -> None:
     )
 
 
-def planned_counts(network: str, side: int, device: str) -> dict[str, int]:
+def planned_counts(network: str, side: int, device: str, compiles: bool = False) -> dict[str, int]:
     """Return the counts of a training step that is only planned, see `counts_of`."""
-    with as_on_a_gpu():
+    with as_on_a_gpu(compiles):
         # A plan does not depend on where an accelerator is.
         model = streamed(network, device, "100GB", accelerator="/CPU:0")
         return counts_of(planned(model, (1, side, side, 3)))
@@ -263,7 +268,8 @@ def counts_of(step: PlannedStep) -> dict[str, int]:
 
     `strips` are the most of a sweep; `sweeps` include those that are replayed; `kept` images stay on the device, and
     `writes` go into these and their gradients; `strip_shapes` are distinct in each sweep; `convolutions` are distinct
-    ones of the forward pass, and `plain_convolutions` the same of whole images.
+    ones of the forward pass, and `plain_convolutions` the same of whole images. `programs` are those of strips that XLA
+    compiles, in one pass over the sweeps.
     """
     streamed, whole = convolutions(step)
     return {
@@ -275,7 +281,13 @@ def counts_of(step: PlannedStep) -> dict[str, int]:
         "strip_shapes": strip_shapes(step),
         "convolutions": len(streamed),
         "plain_convolutions": len(whole),
+        "programs": sum(programs_of(*each) for each in zip(step.sweeps, step.tables, strict=True)),
     }
+
+
+def programs_of(sweep: Any, table: Any) -> int:
+    """Return the number of programs of the strips of a sweep: those that differ in their cutouts."""
+    return len({tuple(line[-sweep.cutout_columns :]) for line in table}) if sweep.is_compiled else 0
 
 
 def writes(plan: Any) -> int:
@@ -428,7 +440,7 @@ def _step_with_programs(arguments: argparse.Namespace) -> Any:
         calls.canonical(sweep).key += str(sweep.index)  # otherwise equal sweeps share a trace
         return call(calls, function, sweep, *others)
 
-    with as_on_a_gpu(), tf.device(ACCELERATOR), patch.object(SweepCalls, "call", unshared):
+    with as_on_a_gpu(True), tf.device(ACCELERATOR), patch.object(SweepCalls, "call", unshared):
         model = streamed(arguments.network, arguments.device, "8GB", f"/{ACCELERATOR}")
         plan = model.plan((1, side, side, 3))
         image = np.random.default_rng(0).random((1, side, side, 3), np.float32)

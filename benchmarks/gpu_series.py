@@ -59,7 +59,13 @@ STAGES = {
     "plain-without-xla": Stage(f"{_SIZES} {_MANY} --plain-without-xla {{side}}", 80),
     "operations": Stage("gpu_operations.py --side {side}", 60),
     "streamed": Stage(f"{_SIZES} {_MANY} --streamed {{side}} --device {{30GB}}", 100),
+    "compiled": Stage(
+        f"{_SIZES} {_MANY} --streamed {{side}} --device {{30GB}} --compile-strips", 150
+    ),
     "within-8GB": Stage(f"{_SIZES} {_FEW} --streamed {{double}} --device {{8GB}}", 150),
+    "compiled-within-8GB": Stage(
+        f"{_SIZES} {_FEW} --streamed {{double}} --device {{8GB}} --compile-strips", 200
+    ),
     "default": Stage(f"{_SIZES} {_MANY} --default {{side}} --device {{30GB}}", 100),
     "plain-double": Stage(f"{_SIZES} {_FEW} --plain {{double}}", 120),
     "streamed-untuned": Stage(
