@@ -20,7 +20,7 @@ import keras
 import tensorflow as tf
 
 from tfbig.errors import UnsupportedLayerError, reason_of
-from tfbig.network import draws, user_code
+from tfbig.network import batches, user_code
 from tfbig.network.rules.call import Slot
 from tfbig.system import keras_internals
 
@@ -78,7 +78,7 @@ def read(layer: Any, arguments: Any, inputs: Sequence[Any], training: bool) -> B
         keras_internals.in_phase(layer, training) as modes,
         keras_internals.with_symbolic_constants(layer) as constants,
         keras_internals.noting_reads(layer.variables) as read,
-        draws.recorded(inputs) as drawn,
+        batches.recorded(inputs) as made,
     ):
         try:
             outputs = layer.call(*args, **kwargs)
@@ -87,9 +87,11 @@ def read(layer: Any, arguments: Any, inputs: Sequence[Any], training: bool) -> B
         flat = keras.tree.flatten(outputs)
         _check_outputs(layer, flat)
         _check_reads(layer, read)
-        used = [(t, v) for t, v in (*weights, *constants) if keras_internals.is_used(t)]
+        used = [
+            (t, v) for t, v in (*weights, *constants, *made.constants) if keras_internals.is_used(t)
+        ]
         calls = _calls_between({id(t) for t in (*inputs, *(t for t, _ in used))}, flat)
-        calls = _in_order(calls, drawn)
+        calls = _in_order(calls, made.draws)
         _settle_sizes(layer, calls)
         of_calls = {
             id(call): modes[id(call.operation)][number(call)]

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfbig.network.draws import Draw
+from tfbig.network.batches import Draw
 from tfbig.network.rules.call import Call
 from tfbig.network.rules.registry import rule
 from tfbig.network.rules.whole_values import add_seed, seed_state

@@ -1,4 +1,4 @@
-"""Random numbers of each image that layers of one's own draw: strips use those that plain Keras draws."""
+"""What layers of one's own make for each image: random numbers, which are those of plain Keras, and constants."""
 
 from __future__ import annotations
 
@@ -72,7 +72,18 @@ class Block(layers.Layer):
         return x + self.drop(self.dense(x))
 
 
-KINDS = [DropPath, slow(Floor), Two, slow(Block)]
+class Filled(layers.Layer):
+    """Channels that are the same for all images."""
+
+    def call(self, x: Any) -> Any:
+        ones = (1,) * (len(x.shape) - 2)
+        shape = (ops.shape(x)[0], *ones, 2)
+        parts = [ops.ones(shape), ops.full(shape, 3.0), ops.broadcast_to(np.arange(2.0), shape)]
+        tiled = ops.tile(ops.ones((1, *ones, 2)), (ops.shape(x)[0], *ones, 1))
+        return x * ops.concatenate([parts[0] + tiled, parts[1] * parts[2]], -1)
+
+
+KINDS = [Filled, DropPath, slow(Floor), Two, slow(Block)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
