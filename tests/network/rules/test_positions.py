@@ -204,6 +204,73 @@ def test_rotated_in_strips(turn: str, on_image: bool) -> None:
     assert not whole
 
 
+class ByRowsAndColumns(layers.Layer):
+    """Attention of one head with biases by row and by column, as further channels, or as a bias of each pair."""
+
+    def __init__(self, of_pairs: bool = False) -> None:
+        super().__init__()
+        self.of_pairs, self.qkv = of_pairs, layers.Dense(12)
+
+    def build(self, shape: Any) -> None:
+        self.qkv.build(shape)
+        self.down, self.right = (
+            self.add_weight(shape=(n, n), initializer="normal", name=f"biases_{n}") for n in SIZE
+        )
+        super().build(shape)
+
+    def call(self, x: Any) -> Any:
+        q, k, v = ops.split(ops.expand_dims(self.qkv(x), -2), 3, axis=-1)
+        bias = None
+        if self.of_pairs:
+            down, right = self.down[:, None, :, None], self.right[None, :, None]
+            bias = ops.reshape(down + right, (1, 1, 30, 30))
+        else:
+            zero = ops.zeros_like(q[..., :1])
+            down = ops.reshape(self.down, (6, 1, 1, 6))
+            right = ops.reshape(self.right, (5, 1, 5))
+            q = ops.concatenate([q, zero + down, zero + right], -1)
+            rows, columns = np.eye(6)[:, None, None], np.eye(5)[:, None]
+            k = ops.concatenate([k, zero + rows, zero + columns], -1)
+        q, k, v = (ops.reshape(t, (-1, 30, 1, t.shape[-1])) for t in (q, k, v))
+        return ops.reshape(ops.dot_product_attention(q, k, v, bias=bias, scale=1.0), (-1, *SIZE, 4))
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        return (*shape[:-1], 4)
+
+
+def test_biases_by_rows_and_columns() -> None:
+    """Further channels stream, and give what a bias of each pair gives in plain Keras."""
+    inputs = keras.Input((*SIZE, 3))
+    model, twin = (
+        keras.Model(inputs, ByRowsAndColumns(of_pairs)(inputs)) for of_pairs in (False, True)
+    )
+    twin.set_weights(model.get_weights())
+    x = images(model, 2, *SIZE)
+    streamed = tfbig.stream(model, strip_rows=2, plain_if_small=False)
+    np.testing.assert_allclose(streamed(x), twin(x), rtol=1e-10, atol=1e-12)
+    kinds = {type(node.op).__name__ for node in keras_reader.read(model, True).nodes}
+    assert kinds == {"Local", "Whole"}  # no image is whole
+
+
+def test_tables_of_a_wider_type() -> None:
+    """NumPy makes tables of float64, to which Keras casts queries, keys and values too."""
+    inputs = keras.Input((*SIZE, 8), dtype="float32")
+    x = ops.reshape(inputs, (-1, 30, 2, 4))
+    y = ops.dot_product_attention(x * np.arange(30.0)[:, None, None] / 30, x, x)
+    model = keras.Model(inputs, ops.reshape(y, (-1, *SIZE, 8)))
+    picture = images(model, 2, *SIZE)
+    streamed = tfbig.stream(model, strip_rows=2, plain_if_small=False)(picture)
+    assert streamed.dtype == model(picture).dtype == "float64"
+    np.testing.assert_allclose(streamed, model(picture), rtol=1e-7)
+
+
+@pytest.mark.slow
+def test_gradients_of_biases_by_rows_and_columns() -> None:
+    inputs = keras.Input((*SIZE, 3))
+    model = keras.Model(inputs, ByRowsAndColumns()(inputs))
+    assert_streams(model, images(model, 2, *SIZE), 2, training=True)
+
+
 @pytest.mark.slow
 def test_a_submodel_with_rotated_attention_fits_and_is_saved(tmp_path: Any) -> None:
     def fitted(stream: bool) -> list[np.ndarray]:

@@ -20,7 +20,7 @@ from tfbig.geometry.windows import SAME, Axis, Everything, Window
 from tfbig.network.graph import BLOCK_SCORES, Graph
 from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.channel_shapes import any_channel_shape
-from tfbig.network.rules.nodes import layer_inside
+from tfbig.network.rules.nodes import cast, layer_inside
 from tfbig.network.rules.registry import rule
 from tfbig.network.rules.whole_values import add_seed
 from tfbig.network.tokens import TokenGraph
@@ -262,7 +262,10 @@ def dot_product_attention(call: Call) -> int:
     layer, args = call.layer, dict(zip(NAMES, call.arguments[0], strict=False))
     given = args | call.arguments[1]
     if given.get("bias") is not None:
-        call.refuse("adds a bias to its scores, one for each pair of pixels; leave it out.")
+        call.refuse(
+            "adds a bias to its scores, one for each pair of pixels; leave it out, or make it a product of further "
+            "channels of queries and keys, as one by rows and columns is (docs/guides/attention.md)."
+        )
     if not isinstance(given.get("scale"), (int, float, type(None))):
         call.refuse("has a scale that is a tensor; multiply the queries by it, and use scale=1.0.")
     images = [image_of(call, given[name])[0] for name in ("query", "key", "value")]
@@ -280,6 +283,8 @@ def dot_product_attention(call: Call) -> int:
         bool(layer.is_causal),
     )
     masks = [] if given.get("mask") is None else [mask_of(call, given["mask"], "mask")]
+    widest = keras.backend.result_type(*(call.graph.values[v].dtype for v in images))
+    images = [cast(call.graph, v, widest) for v in images]
     result = attend(call, attention, images, masks)
     return _with_heads(call, result, (heads, shapes[2][1]))
 

@@ -77,15 +77,15 @@ def _made(call: Call) -> int | None:
     number = prod(size) if is_known else None  # type: ignore[arg-type]
     if graph.spatial < 2 or len(after) < 2 or after[1] != number:
         return None
-    if not _has_channels(channels, before[1 + graph.spatial :]):
+    if not _has_channels(channels, graph, call.inputs[0]):
         return None
     known = tuple(int(n) for n in size if n is not None) if is_known else ()
     return _same_pixels(call, call.inputs[0], known, Tokens(0, known), channels)
 
 
-def _has_channels(shape: Sequence[int | None], others: Sequence[int | None]) -> bool:
-    """Return whether axes of channels hold as many channels as others."""
-    return None not in (*shape, *others) and prod(shape) == prod(others)  # type: ignore[arg-type]
+def _has_channels(shape: Sequence[int | None], graph: Graph, value: int) -> bool:
+    """Return whether axes of channels hold those of an image."""
+    return None not in shape and prod(shape) == graph.values[value].channels  # type: ignore[arg-type]
 
 
 def _same_pixels(
@@ -128,7 +128,7 @@ def _as_image(call: Call, graph: TokenGraph) -> int | None:
     size, channels = after[1 : 1 + spatial], after[1 + spatial :]
     if kind.prefix or len(size) < spatial or None in size:
         return None
-    if not _has_channels(channels, call.specs[0].shape[2:]):
+    if not _has_channels(channels, graph, call.inputs[0]):
         return None
     if kind.size and kind.size != size:
         return None
