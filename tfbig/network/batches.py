@@ -95,6 +95,8 @@ def recorded(inputs: Sequence[Any]) -> Iterator[Made]:
         if symbolic or not _is_of_batch(sizes):
             return function(*args, **kwargs)
         one = function(**given | {name: (1, *sizes[1:])})
+        if one.shape[0] != 1:
+            return function(*args, **kwargs)
         dtype = keras.backend.standardize_dtype(one.dtype)
         tensor = keras.KerasTensor((None, *one.shape[1:]), dtype, name="constant")
         made.constants.append((tensor, one))

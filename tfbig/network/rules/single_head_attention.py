@@ -1,4 +1,4 @@
-"""Rules for `layers.Attention` between tokens, which has one head and no projections, and its sums of other kinds."""
+"""Rules for `layers.Attention` between tokens, which has no projections, and for attention that models write out."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import keras
 import tensorflow as tf
 
 from tfbig.network.rules.call import Call
+from tfbig.network.rules.channel_shapes import any_channel_shape
 from tfbig.network.rules.multi_head_attention import Attention, Mask, attend, image_of, mask_of
+from tfbig.network.rules.nodes import cast
 from tfbig.network.rules.pooling import has_fixed_size, read_whole
 from tfbig.network.rules.registry import rule
+from tfbig.network.written_attention import WrittenAttention
 
 layers = keras.layers
 
@@ -45,6 +48,34 @@ def single_head_attention(call: Call) -> int | list[int]:
         if of_queries is None
         else _kept(call, result, mask_of(call, of_queries, "query_mask"))
     )
+
+
+@rule(WrittenAttention)
+@any_channel_shape
+def written_attention(call: Call) -> int:
+    """Add an attention that a model writes out, between tokens with heads or without."""
+    graph, operation = call.graph, call.layer
+    shapes = [graph.channel_shapes.get(v, (graph.values[v].channels,)) for v in call.inputs]
+    heads = {shape[:-1] for shape in shapes}
+    if graph.spatial != 1 or len(heads) > 1 or len(shapes[0]) != len(call.outputs[0].shape) - 2:
+        call.refuse(
+            "attends to other axes than those of tokens; expected [N, tokens, heads, size]."
+        )
+    rate = operation.dropout.rate if operation.dropout and call.training else 0.0
+    widest = keras.backend.result_type(*(graph.values[v].dtype for v in call.inputs))
+    images = [cast(graph, v, widest) for v in call.inputs]
+    attention = Attention(
+        heads=shapes[0][0] if len(shapes[0]) == 2 else 1,
+        shared=1,
+        scale=operation.scale,
+        attended=(0,),
+        rate=rate,
+    )
+    generator = operation.dropout.seed_generator if rate else None
+    result = attend(call, attention, images, (), generator)
+    if len(shapes[0]) == 2:
+        graph.channel_shapes[result] = (shapes[0][0], shapes[2][1])
+    return result
 
 
 @rule(layers.AdditiveAttention)
