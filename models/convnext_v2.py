@@ -17,15 +17,12 @@ import tensorflow as tf
 from keras import layers, ops
 
 from tfbig.models.pooling import PACKAGE, Array
-from tfbig.network.attention_pooling import AttentionPooling
 
 EPSILON = 1e-6
 """Epsilon of all normalisations."""
 
 LEAST = float(np.finfo("float32").tiny)
 """Least sum of squares, so that the root of the sum over a channel of zeros has a gradient."""
-
-POOLINGS = ("mean", "attention")
 
 
 @dataclass(frozen=True)
@@ -37,36 +34,30 @@ class ConvNeXtV2:
         widths: Channels of each stage.
         kernel: Rows and columns of the depthwise convolutions.
         drop_path: Rate at which the branch of the last block is dropped; it grows from 0 in the first block.
-        pooling: "mean", or "attention" for `tfbig.layers.AttentionPooling`, which weights the pixels of the last map
-            by a small network that is trained with the rest.
-        hidden: Width of that network.
     """
 
     depths: tuple[int, ...] = (2, 2, 6, 2)
     widths: tuple[int, ...] = (40, 80, 160, 320)
     kernel: int = 7
     drop_path: float = 0.0
-    pooling: str = "mean"
-    hidden: int = 128
 
     def __post_init__(self) -> None:
         """Check the values.
 
         Raises:
-            ValueError: Stages differ in number, or there is no such pooling.
+            ValueError: Stages differ in number.
         """
         if len(self.depths) != len(self.widths):
             raise ValueError(
                 f"depths={self.depths} and widths={self.widths}: expected one number for each stage in both."
             )
-        if self.pooling not in POOLINGS:
-            raise ValueError(
-                f"pooling={self.pooling!r}: expected one of {', '.join(map(repr, POOLINGS))}."
-            )
 
 
 def convnext_v2(
-    input_shape: Sequence[int | None], config: ConvNeXtV2 | None = None, name: str = "convnext_v2"
+    input_shape: Sequence[int | None],
+    config: ConvNeXtV2 | None = None,
+    pool: keras.Layer | None = None,
+    name: str = "convnext_v2",
 ) -> keras.Model:
     """Build a ConvNeXt V2.
 
@@ -74,6 +65,8 @@ def convnext_v2(
         input_shape: `(H, W, C)`; H and W may be None. Rows and columns beyond a multiple of 4 times 2 for every stage
             after the first, 32 by default, are left out.
         config: Configuration, by default that of "atto".
+        pool: Layer that pools the last map to a vector, by default the mean of its pixels.
+            `tfbig.layers.AttentionPooling` weights them by a small network that is trained with the rest.
         name: Name of the model.
 
     Returns:
@@ -96,11 +89,8 @@ def convnext_v2(
             x = layers.Conv2D(width, 2, 2, kernel_initializer=_normal(), name=f"{halved}.1")(x)
         for index in range(depth):
             x = _block(x, config.kernel, next(rates), f"stages.{stage}.blocks.{index}")
-    if config.pooling == "mean":
-        x = layers.GlobalAveragePooling2D(name="head.global_pool")(x)
-    else:
-        x = AttentionPooling(config.hidden, name="head.global_pool")(x)
-    return keras.Model(image, _norm("head.norm")(x), name=name)
+    pool = pool or layers.GlobalAveragePooling2D(name="head.global_pool")
+    return keras.Model(image, _norm("head.norm")(pool(x)), name=name)
 
 
 def _normal() -> keras.initializers.Initializer:
