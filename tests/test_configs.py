@@ -19,6 +19,7 @@ from tfbig import mil
 from tfbig.mil import target_losses, target_metrics
 from tfbig.models import (
     clam,
+    convnext_v2,
     dtfd,
     latent,
     pooling,
@@ -99,6 +100,7 @@ MAKE: dict[str, Callable[[], Any]] = {
         **OPTIONS,
     ),
     "Gate": lambda: VIT.Gate(**OPTIONS),
+    "GlobalResponseNorm": lambda: convnext_v2.GlobalResponseNorm(**OPTIONS),
     "InstanceLoss": lambda: clam.InstanceLoss("svm", True, **OPTIONS),
     "LayerScale": lambda: VIT.LayerScale(0.5, **OPTIONS),
     "MaxPooling": lambda: mil.MaxPooling(3, **OPTIONS),

@@ -1,12 +1,15 @@
-"""LoRA of encoders: the same network at first, what is trained, exact training in slices, and saving."""
+"""LoRA of encoders: the same network at first, what is trained, exact training in slices and strips, and saving."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import twins
 from exactness import assert_same
 from mil_models import SIDE, entropy, small_encoder
+from twins import assert_streams
 
+import tfbig
 from tfbig import mil
 from tfbig.mil import ABMIL
 from tfbig.models import pretrained
@@ -102,3 +105,54 @@ def test_refusals():
     add_lora(changed, 2)
     with pytest.raises(ValueError, match="lora is already enabled"):
         add_lora(changed, 2)
+
+
+def whole_image_network(stream):
+    """Return a transformer on whole images, whose LoRA factors and head are trained, streamed or not."""
+    keras.utils.set_random_seed(3)
+    encoder = vision_transformer((24, 18, 3), CONFIG)
+    add_lora(encoder, 2)
+    model = keras.Sequential([encoder, keras.layers.Dense(2)])
+    return tfbig.stream(model, strip_rows=3, plain_if_small=False) if stream else model
+
+
+@pytest.mark.slow
+def test_gradients_over_a_whole_image_are_exact(float64):
+    model = whole_image_network(False)
+    random = np.random.default_rng(1)
+    for weight in model.trainable_variables:
+        weight.assign(0.3 * random.normal(size=weight.shape))
+    assert len(model.trainable_variables) == 2 * 4 * 2 + 2
+    assert_streams(model, twins.images(model, 2, 24, 18), 3, training=True)
+
+
+@pytest.mark.slow
+def test_fine_tuning_over_whole_images_is_exact(float64):
+    """Two epochs change factors and head as in plain Keras, and nothing else."""
+    x, y = np.random.default_rng(0).normal(size=(3, 24, 18, 3)), np.array([0, 1, 0])
+    models = [whole_image_network(stream) for stream in (True, False)]
+    frozen = [w.numpy() for w in models[0].non_trainable_variables]
+    for model in models:
+        loss = keras.losses.SparseCategoricalCrossentropy(True)
+        model.compile(keras.optimizers.SGD(0.1), loss)
+        model.fit(x, y, 2, epochs=2, shuffle=False, verbose=0)
+    assert_same(models[0].get_weights(), models[1].get_weights(), SINGLE)
+    assert_same([w.numpy() for w in models[0].non_trainable_variables], frozen)
+    assert_same(models[0].predict(x, verbose=0), models[1].predict(x, verbose=0), SINGLE)
+
+
+@pytest.mark.slow
+def test_projections_of_an_attention_by_factors(float64):
+    """`enable_lora` of the EinsumDense layers inside MultiHeadAttention, on tokens of a whole image."""
+    inputs = keras.Input((12, 9, 3))
+    x = keras.layers.Reshape((-1, 8))(keras.layers.Conv2D(8, 3, 3)(inputs))
+    attention = keras.layers.MultiHeadAttention(2, 4)
+    model = keras.Model(inputs, attention(x, x)[:, 0])
+    for part in (attention.query_dense, attention.value_dense):
+        part.enable_lora(2)
+    factors = [w for w in model.trainable_variables if "lora" in w.path]
+    assert len(factors) == 4
+    for weight in factors:
+        weight.assign(np.random.default_rng(1).normal(size=weight.shape))
+    big, x = tfbig.stream(model, strip_rows=3, plain_if_small=False), twins.images(model, 2, 12, 9)
+    np.testing.assert_allclose(big(x), model(x), rtol=1e-10)

@@ -9,6 +9,7 @@ import keras
 from keras import layers, ops
 from layer_cases import Case
 
+from tfbig.models.convnext_v2 import GlobalResponseNorm
 from tfbig.models.swin_transformer import window_attention
 
 
@@ -383,6 +384,14 @@ def swin(x: Any) -> Any:
     return layers.Conv2D(4, 3, padding="same")(x)
 
 
+def convnext_v2(x: Any) -> Any:
+    """Woo et al. 2023, arXiv:2301.00808: an inverted bottleneck whose channels are scaled by their norms."""
+    x = layers.LayerNormalization()(layers.Conv2D(4, 2, 2)(x))
+    y = layers.LayerNormalization()(layers.DepthwiseConv2D(5, padding="same")(x))
+    y = GlobalResponseNorm()(layers.Dense(8, activation="gelu")(y))
+    return up(layers.Add()([x, layers.Dense(4)(y)]), 4)
+
+
 def _case(network: Callable[..., Any], **traits: Any) -> Case:
     return Case(f"networks.{network.__name__}", network, exact=False, skips=False, **traits)
 
@@ -396,7 +405,10 @@ ARCHITECTURES: list[Case] = [
     _case(vision_transformer, size=(12, 16), fixed=True, tiles=False),
     _case(tokens_of_any_size, size=(12, 16), tiles=False),
     _case(swin, size=(14, 18), fixed=True),
-    *(_case(network, size=(12, 16)) for network in (segformer, trans_unet, axial_attention)),
+    *(
+        _case(network, size=(12, 16))
+        for network in (segformer, trans_unet, axial_attention, convnext_v2)
+    ),
     *(
         _case(network, size=(16, 24))
         for network in (

@@ -486,6 +486,19 @@ ATTENTION = [
         spatial=1,
         random=True,
     ),
+    *layer(
+        layers.Attention, options(use_scale=True), spatial=1, inputs=3, skips=False, exact=False
+    ),
+    *layer(layers.Attention, options(use_scale=False), inputs=2, skips=False, exact=False),
+    *layer(
+        layers.Attention,
+        options(dropout=0.3, seed=1),
+        spatial=1,
+        inputs=2,
+        skips=False,
+        exact=False,
+        random=True,
+    ),
     operation(
         "dot_product_attention",
         lambda x: _of_channels(ops.dot_product_attention(*(_of_heads(x, n) for n in (4, 2, 2)))),
@@ -1039,7 +1052,7 @@ _leave_out(
 )
 _leave_out(
     _OVER_PIXELS,
-    """layers.AdditiveAttention layers.Attention layers.Dot ops.cdist ops.cross ops.corrcoef ops.correlate ops.outer
+    """layers.AdditiveAttention layers.Dot ops.cdist ops.cross ops.corrcoef ops.correlate ops.outer
     ops.inner ops.kron ops.vdot ops.nanargmax ops.nanargmin ops.nancumprod ops.nancumsum ops.nanmax ops.nanmean
     ops.nanmedian ops.nanmin ops.nanpercentile ops.nanprod ops.nanquantile ops.nanstd ops.nansum ops.nanvar
     ops.percentile ops.quantile ops.ptp ops.average ops.trapezoid ops.histogram ops.bincount ops.unique

@@ -260,6 +260,7 @@ class Program:
         wholes: dict[int, Structure] = {i: t for i, t in inputs.items() if i not in images}
         extents = geometry.extents
         wholes |= {value: extents[image] for value, image in self.graph.sizes.items()}
+        wholes |= dict.fromkeys(self.graph.batches, tf.cast(geometry.batch, tf.int32))
         state = StepState(
             layout,
             geometry,

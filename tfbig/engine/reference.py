@@ -75,6 +75,7 @@ class Reference:
         self.sizes = self.graph.extents({v: t.shape[1:-1] for v, t in self.images.items()})
         self.rows = {v: size[0] for v, size in self.sizes.items()}
         self.wholes |= {v: tf.constant(self.sizes[i]) for v, i in self.graph.sizes.items()}
+        self.wholes |= dict.fromkeys(self.graph.batches, tf.constant(self.batch))
 
     def forward(self, sweep: Sweep) -> None:
         """Run a sweep: fill the images that it writes, then compute its reductions and its whole nodes."""

@@ -20,7 +20,7 @@ import keras
 import tensorflow as tf
 
 from tfbig.errors import UnsupportedLayerError, reason_of
-from tfbig.network import user_code
+from tfbig.network import batches, user_code
 from tfbig.network.rules.call import Slot
 from tfbig.system import keras_internals
 
@@ -78,6 +78,7 @@ def read(layer: Any, arguments: Any, inputs: Sequence[Any], training: bool) -> B
         keras_internals.in_phase(layer, training) as modes,
         keras_internals.with_symbolic_constants(layer) as constants,
         keras_internals.noting_reads(layer.variables) as read,
+        batches.recorded(inputs) as made,
     ):
         try:
             outputs = layer.call(*args, **kwargs)
@@ -86,8 +87,11 @@ def read(layer: Any, arguments: Any, inputs: Sequence[Any], training: bool) -> B
         flat = keras.tree.flatten(outputs)
         _check_outputs(layer, flat)
         _check_reads(layer, read)
-        used = [(t, v) for t, v in (*weights, *constants) if keras_internals.is_used(t)]
+        used = [
+            (t, v) for t, v in (*weights, *constants, *made.constants) if keras_internals.is_used(t)
+        ]
         calls = _calls_between({id(t) for t in (*inputs, *(t for t, _ in used))}, flat)
+        calls = _in_order(calls, made.draws)
         _settle_sizes(layer, calls)
         of_calls = {
             id(call): modes[id(call.operation)][number(call)]
@@ -185,6 +189,12 @@ def _calls_between(known: set[int], outputs: Sequence[Any]) -> list[Any]:
         else:
             ordered[id(waiting.pop())] = call
     return list(ordered.values())
+
+
+def _in_order(calls: list[Any], drawn: Sequence[Any]) -> list[Any]:
+    """Return calls with the operations that draw random numbers, which only need N, first and in their order."""
+    places = {id(draw): place for place, draw in enumerate(drawn)}
+    return sorted(calls, key=lambda call: places.get(id(call.operation), len(places)))
 
 
 @contextmanager

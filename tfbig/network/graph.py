@@ -281,6 +281,7 @@ class Graph:
         updates: `(variable, value id, function)`: after a step the variable is `function(old, value)`.
         seeds: `(value id, generator)`: before a step the value is `generator.next()`.
         sizes: `{value id: image}`: whole values that hold the extent of an image.
+        batches: Whole values that hold the number of images N.
         channel_shapes: `{value id: shape}`: for images whose channels have several axes in the model, or none, their
             lengths; `[N, rows, ..., g, c]` is stored as `[N, rows, ..., g * c]`, and `[N, rows, ...]` with C = 1.
         constant_sizes: `{value id: size}`: for whole values `[N, 1, ..., C]` that stand for an image of equal pixels,
@@ -307,6 +308,7 @@ class Graph:
     updates: list[tuple[Any, int, Callable[..., Any]]] = field(default_factory=list)
     seeds: list[tuple[int, Any]] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
+    batches: list[int] = field(default_factory=list)
     channel_shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     constant_sizes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     instance_shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -368,6 +370,11 @@ class Graph:
         value = self.value(f"{self.values[image].name}/size", False)
         self.sizes[value] = image
         return value
+
+    def batch(self) -> int:
+        """Add a whole value with the number of images N, an int32 scalar, and return its id."""
+        self.batches.append(self.value("batch", False))
+        return self.batches[-1]
 
     def local(
         self,

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfbig.errors import UnsupportedLayerError
-from tfbig.network import blocks, instances, rules, tokens
+from tfbig.network import blocks, instances, rules, tokens, written_attention
 from tfbig.network.graph import Graph
 from tfbig.network.rules import constant_images
 from tfbig.network.rules.nodes import cast
@@ -205,11 +205,52 @@ def read_into(graph: Graph, functional: Any, inputs: list[int], training: bool |
     if isinstance(functional, blocks.Block):
         modes = functional.modes
         value_of |= {id(t): _weight(graph, t, v) for t, v in functional.weights}
-    for node in keras_internals.nodes(functional):
-        specs = node.arguments.keras_tensors
-        if not node.is_input and all(id(t) in value_of for t in specs):
-            value_of |= read_node(graph, node, value_of, modes.get(id(node), training))
+    nodes = [node for node in keras_internals.nodes(functional) if not node.is_input]
+    attentions = written_attention.find(nodes, functional.outputs)
+    replaced = {id(call): found for found in attentions for call in found.calls}
+    for node in nodes:
+        found = replaced.get(id(node))
+        if found is not None and node is not found.calls[-1]:
+            continue
+        if found is not None and all(id(t) in value_of for t in found.inputs):
+            read = _read_written(graph, found, value_of, _mode_of(found, modes, training))
+            if read is not None:
+                value_of[id(found.output)] = read
+                continue
+        for each in (node,) if found is None else found.calls:
+            if all(id(t) in value_of for t in each.arguments.keras_tensors):
+                value_of |= read_node(graph, each, value_of, modes.get(id(each), training))
     return [value_of[id(t)] for t in functional.outputs]
+
+
+def _mode_of(
+    found: written_attention.Found, modes: Mapping[int, bool], training: bool | None
+) -> bool | None:
+    """Return whether the dropout of an attention that a model writes out runs in training mode."""
+    for call in found.calls:
+        if isinstance(call.operation, keras.layers.Dropout):
+            given = call.arguments.kwargs.get("training")
+            return modes.get(id(call), given if training is None else training)
+    return training
+
+
+def _read_written(
+    graph: Graph, found: written_attention.Found, value_of: Mapping[int, int], training: bool | None
+) -> int | None:
+    """Add an attention that the model writes out, between tokens; None if its operations are to be read one by one."""
+    values = [value_of[id(t)] for t in found.inputs]
+    if not all(graph.values[v].image for v in values):
+        return None
+    first = len(graph.images.nodes)
+    slots = tuple(rules.Slot(i) for i in range(len(values)))
+    try:
+        (result,) = read_call(
+            graph, found.operation, values, found.inputs, [found.output], training, (slots, {})
+        )
+    except UnsupportedLayerError:
+        del graph.images.nodes[first:]
+        return None
+    return result
 
 
 def _weight(graph: Graph, tensor: Any, variable: Any) -> int:
@@ -426,5 +467,9 @@ def _computation(call: rules.Call, any_channels: bool) -> tuple[Any, ...]:
         tuple((v.image, None if any_channels else v.channels, v.dtype) for v in inputs),
         tuple(call.graph.channel_shapes.get(i) for i in call.inputs),
         tuple(call.graph.tokens.get(i) for i in call.inputs),
+        tuple(
+            None if v.image else tuple(t.shape[:-1])
+            for v, t in zip(inputs, call.specs, strict=True)
+        ),
         tuple(tuple(t.shape) for t in call.specs) if call.graph is not call.graph.images else None,
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from math import prod
 from typing import Any
 
 import tensorflow as tf
@@ -65,6 +66,12 @@ class TokenGraph(Graph):
         value = self.of.local(name, run, inputs, channels, dtype, axes, weights, **traits)
         self.tokens[value] = self.kind
         return value
+
+    def in_rows(self, tokens: tf.Tensor) -> tf.Tensor:
+        """Return tokens `[N, n, C]` of known number with zeros after those before the pixels, as rows hold them."""
+        before, after = tokens[:, : self.kind.prefix], tokens[:, self.kind.prefix :]
+        gap = self.kind.rows * prod(self.kind.size[1:]) - self.kind.prefix
+        return tf.concat([tf.pad(before, [[0, 0], [0, gap], [0, 0]]), after], 1) if gap else tokens
 
     def reduce(self, name: str, op: Reduce, inputs: Sequence[int]) -> int:
         """Add a reduction over tokens, and return its output value.

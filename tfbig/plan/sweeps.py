@@ -395,7 +395,7 @@ def schedule(
 
 def _levels(graph: Graph, cuts: frozenset[int]) -> dict[int, int]:
     """Return the index of the sweep that computes each value; -1 for inputs of the graph."""
-    levels = dict.fromkeys([*graph.inputs, *graph.sizes], -1)
+    levels = dict.fromkeys([*graph.inputs, *graph.sizes, *graph.batches], -1)
     for node in graph.nodes:
         level = -1
         for position, value in enumerate(node.inputs):

@@ -91,7 +91,10 @@ def test_reductions_over_the_image(check: Check) -> None:
         ),
         (lambda x: ops.softmax(x, axis=1), "needs the whole image; use axis=-1"),
         (lambda x: ops.concatenate([x, x], axis=2), "over the channels, axis=-1; received axis=2"),
-        (lambda x: x * np.ones((5, 1, 4)), r"combines an image with a tensor of shape \(5, 1, 4\)"),
+        (
+            lambda x: x * np.ones((1, 5, 1, 1, 4)),
+            r"combines an image with a tensor of shape \(1, 5, 1, 1, 4\)",
+        ),
         (
             lambda x: x + ops.mean(x, (1, 2)),
             r"combines an image with a tensor of shape \(None, 4\)",

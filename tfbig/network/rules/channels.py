@@ -182,7 +182,8 @@ def reshape(call: Call) -> int | list[int]:
     """Add a change of the axes of the channels, or of a whole image of fixed size."""
     leading, before, after = call.graph.spatial + 1, call.specs[0].shape, call.outputs[0].shape
     kept = tuple(before[:leading]) == tuple(after[:leading])
-    if not kept or None in after[leading:] or prod(before[leading:]) != prod(after[leading:]):
+    number = call.graph.values[call.inputs[0]].channels
+    if not kept or None in after[leading:] or number != prod(after[leading:]):
         return read_whole(call)
     shape = tuple(int(n) for n in after[leading:])
 

@@ -20,7 +20,7 @@ from tfbig.geometry.windows import SAME, Axis, Everything, Window
 from tfbig.network.graph import BLOCK_SCORES, Graph
 from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.channel_shapes import any_channel_shape
-from tfbig.network.rules.nodes import layer_inside
+from tfbig.network.rules.nodes import cast, layer_inside
 from tfbig.network.rules.registry import rule
 from tfbig.network.rules.whole_values import add_seed
 from tfbig.network.tokens import TokenGraph
@@ -31,6 +31,9 @@ from tfbig.system import keras_internals
 from tfbig.system.keras_internals import operations
 
 layers = keras.layers
+
+ATTENDING = layers.MultiHeadAttention, layers.GroupQueryAttention
+"""Layers whose arguments may be masks of each pair of tokens."""
 
 LEAST_BLOCK = 16
 """Least number of queries, and of keys, of a block."""
@@ -205,7 +208,7 @@ def _taken(mask: tf.Tensor, positions: tf.Tensor, axis: int) -> tf.Tensor:
     return mask if mask.shape[axis] == 1 else tf.gather(mask, positions, axis=axis)
 
 
-@rule(layers.MultiHeadAttention, layers.GroupQueryAttention)
+@rule(*ATTENDING)
 def multi_head_attention(call: Call) -> int:
     """Add the projections of queries, keys and values, the attention, and the projection of its result."""
     args, kwargs = call.arguments
@@ -216,7 +219,7 @@ def multi_head_attention(call: Call) -> int:
         )
     parts = keras_internals.attention_parts(call.layer)
     slots = given["query"], given.get("key") or given["value"], given["value"]
-    images = [_image(call, slot) for slot in slots]
+    images = [image_of(call, slot) for slot in slots]
     q, k, v = (
         layer_inside(call, dense, *image) for dense, image in zip(parts.inputs, images, strict=True)
     )
@@ -232,8 +235,9 @@ def multi_head_attention(call: Call) -> int:
     )
     if isinstance(call.layer, layers.MultiHeadAttention):
         given.pop("query_mask", None)  # Keras 3.15 takes the mask that the query itself has
-    masks = [_mask(call, given[n], n) for n in EXPANDED if given.get(n) is not None]
-    result = _attend(call, attention, (q, k, v), masks, parts.generator)
+    masks = [mask_of(call, given[n], n) for n in EXPANDED if given.get(n) is not None]
+    result = attend(call, attention, (q, k, v), masks, parts.generator)
+    _with_heads(call, result, (heads, call.graph.channel_shapes[v][1]))
     if parts.gate is not None:
         gate = layer_inside(call, parts.gate, *images[0])
         result = _with_heads(
@@ -258,10 +262,13 @@ def dot_product_attention(call: Call) -> int:
     layer, args = call.layer, dict(zip(NAMES, call.arguments[0], strict=False))
     given = args | call.arguments[1]
     if given.get("bias") is not None:
-        call.refuse("adds a bias to its scores, one for each pair of pixels; leave it out.")
+        call.refuse(
+            "adds a bias to its scores, one for each pair of pixels; leave it out, or make it a product of further "
+            "channels of queries and keys, as one by rows and columns is (docs/guides/attention.md)."
+        )
     if not isinstance(given.get("scale"), (int, float, type(None))):
         call.refuse("has a scale that is a tensor; multiply the queries by it, and use scale=1.0.")
-    images = [_image(call, given[name])[0] for name in ("query", "key", "value")]
+    images = [image_of(call, given[name])[0] for name in ("query", "key", "value")]
     shapes = [call.graph.channel_shapes.get(v, ()) for v in images]
     if any(len(shape) != 2 for shape in shapes):
         call.refuse(
@@ -275,8 +282,11 @@ def dot_product_attention(call: Call) -> int:
         tuple(range(call.graph.spatial)),
         bool(layer.is_causal),
     )
-    masks = [] if given.get("mask") is None else [_mask(call, given["mask"], "mask")]
-    return _attend(call, attention, images, masks)
+    masks = [] if given.get("mask") is None else [mask_of(call, given["mask"], "mask")]
+    widest = keras.backend.result_type(*(call.graph.values[v].dtype for v in images))
+    images = [cast(call.graph, v, widest) for v in images]
+    result = attend(call, attention, images, masks)
+    return _with_heads(call, result, (heads, shapes[2][1]))
 
 
 def _rounded(scale: float) -> float:
@@ -284,7 +294,7 @@ def _rounded(scale: float) -> float:
     return float(np.float32(scale))
 
 
-class _Mask(NamedTuple):
+class Mask(NamedTuple):
     """A mask among the arguments of a call.
 
     Args:
@@ -318,7 +328,7 @@ EXPANDED = {
 """For each argument that is a mask, the index that makes it `[N, heads, T, S]`."""
 
 
-def _mask(call: Call, argument: Any, name: str) -> _Mask:
+def mask_of(call: Call, argument: Any, name: str) -> Mask:
     """Return a mask among the arguments of a call."""
     expand = EXPANDED[name]
     value = call.inputs[argument.position] if isinstance(argument, Slot) else None
@@ -330,10 +340,10 @@ def _mask(call: Call, argument: Any, name: str) -> _Mask:
             f"has {name} of shape {shape}, for images with {call.graph.spatial} spatial axes; expected "
             f"{expand.count(ALL)} axes and a series [N, tokens, C]."
         )
-    return _Mask(value, None if value is not None else tf.constant(argument), expand)
+    return Mask(value, None if value is not None else tf.constant(argument), expand)
 
 
-def _image(call: Call, slot: Any) -> tuple[int, tuple[int | None, ...]]:
+def image_of(call: Call, slot: Any) -> tuple[int, tuple[int | None, ...]]:
     """Return the value of an argument and its shape.
 
     Raises:
@@ -360,21 +370,21 @@ def _with_heads(call: Call, value: int, heads: tuple[int, ...]) -> int:
     return value
 
 
-def _attend(
+def attend(
     call: Call,
     attention: Attention,
     images: Sequence[int],
-    masks: Sequence[_Mask],
+    masks: Sequence[Mask],
     generator: Any = None,
 ) -> int:
-    """Add an attention of queries, keys and values, and return its value, whose channels are heads and their size."""
+    """Add an attention of queries, keys and values, and return its value `[N, rows, ..., heads * size]`."""
     graph, spatial = call.graph, call.graph.spatial
     prefix, sizes = _unused(graph, images[1])
     if (attention.causal or attention.window) and len(attention.attended) != 1:
         call.refuse("masks by position along several axes; expected attention along one axis.")
     seeds = [add_seed(call, generator)] if attention.rate else []
     of_masks = [mask.value for mask in masks if mask.value is not None]
-    size = graph.channel_shapes[images[2]][1]
+    size = graph.values[images[2]].channels * attention.shared // attention.heads
     same: tuple[Axis, ...] = (SAME,) * spatial
     others = (*of_masks, *seeds, *sizes)
 
@@ -391,7 +401,7 @@ def _attend(
     axes += [same if graph.values[v].image else None for v in others]
     per_pair = 4 * attention.heads * size
     near = attention.window or 0
-    value = graph.local(
+    return graph.local(
         f"{call.layer.name}/attend",
         run,
         [*images, *others],
@@ -403,7 +413,6 @@ def _attend(
         heads=attention.heads,
         uniform=False,
     )
-    return _with_heads(call, value, (attention.heads, size))
 
 
 def _unused(graph: Graph, keys: int) -> tuple[int, list[int]]:

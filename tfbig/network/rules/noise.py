@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfbig.network.batches import Draw
 from tfbig.network.rules.call import Call
 from tfbig.network.rules.registry import rule
 from tfbig.network.rules.whole_values import add_seed, seed_state
@@ -113,6 +114,31 @@ def gaussian_dropout(call: Call) -> int:
 def stochastic_depth(call: Call) -> int:
     """Add stochastic depth, a factor per image."""
     return _per_image(call, GlobalGenerator()) if call.training else call.inputs[0]
+
+
+@rule(Draw)
+def drawn(call: Call) -> int:
+    """Add random numbers that a layer draws for each image, `[N, 1, ..., C]`."""
+    draw = call.layer
+    if any(n != 1 for n in draw.lengths[1:-1]):
+        call.refuse(
+            f"draws random numbers of shape {draw.lengths}; strips expected one for each image or channel, shape "
+            "(N, 1, ..., 1 or C). For pixels, use keras.layers.Dropout or GaussianNoise."
+        )
+    generator = draw.seed if isinstance(draw.seed, keras.random.SeedGenerator) else None
+    if draw.seed is None:
+        call.refuse(
+            "draws random numbers from Keras' global generator, which strips cannot repeat; "
+            "create a keras.random.SeedGenerator in the layer."
+        )
+
+    def run(x: list[Any], w: Any) -> Any:
+        batch, *seeds = x
+        with keras.StatelessScope(seed_state([generator], seeds) if seeds else None):
+            return draw.of_batch(batch)
+
+    seeds = [] if generator is None else [add_seed(call, generator)]
+    return call.whole(run, [call.graph.batch(), *seeds])
 
 
 class GlobalGenerator:

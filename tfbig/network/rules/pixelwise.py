@@ -34,6 +34,7 @@ def softmax(call: Call) -> int:
     """Add a softmax over the channels."""
     if not last_axis(call, call.layer.axis):
         call.refuse(f"over axis={call.layer.axis} needs the whole image; use axis=-1.")
+    check_broadcast(call)
     return per_pixel(call)
 
 

@@ -18,7 +18,9 @@ IN_PIPELINE = (
 """Advice for layers that augment images."""
 Rule = Callable[[Call], "int | list[int]"]
 RULES: dict[type, Rule] = {}
-HOOKS = ("call", "convolution_op", "kernel", "_merge_function", "_moments")
+MASKED = keras.layers.Attention, keras.layers.Softmax
+"""Layers of Keras whose rules heed the argument `mask`."""
+HOOKS = ("call", "convolution_op", "kernel", "_calculate_scores", "_merge_function", "_moments")
 """Attributes whose override makes a subclass compute something else, so that the rule of its parent does not hold."""
 
 
@@ -106,9 +108,14 @@ def check_settings(call: Call) -> None:
     """Raise if a setting that any layer may have cannot run strip by strip.
 
     Raises:
-        UnsupportedLayerError: It is channels-first, or regularises its output.
+        UnsupportedLayerError: It is channels-first, regularises its output, or a layer of Keras gets a mask.
     """
     layer = call.layer
+    if _ignores_mask(call):
+        call.refuse(
+            "receives a mask, which layers before it made or passed on, and which strips would not heed. Multiply the "
+            "image by the mask instead."
+        )
     if getattr(layer, "data_format", "channels_last") != "channels_last":
         call.refuse(
             "has data_format='channels_first'; strips need 'channels_last'. "
@@ -118,6 +125,13 @@ def check_settings(call: Call) -> None:
         call.refuse(
             "has an activity_regularizer, which needs the whole image; regularise the weights instead."
         )
+
+
+def _ignores_mask(call: Call) -> bool:
+    """Return whether a layer of Keras gets a mask, as Keras passes them on, that its rule does not heed."""
+    layer, mask = call.layer, call.arguments[1].get("mask")
+    of_keras = isinstance(layer, keras.Layer) and type(layer).__module__.startswith("keras.")
+    return mask is not None and of_keras and not isinstance(layer, MASKED)
 
 
 def find(layer: Any, kind: type | None = None) -> Rule:

@@ -5,7 +5,7 @@ See `tfbig.network.tokens`. All other layers on tokens run by their own rules, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -17,8 +17,9 @@ from tfbig.errors import UnsupportedLayerError
 from tfbig.geometry.selection import Slice
 from tfbig.geometry.windows import SAME, Axis, Interval, Window
 from tfbig.network.graph import Graph, Reduce, Tokens
-from tfbig.network.rules import constant_images
-from tfbig.network.rules.call import Call, Slot
+from tfbig.network.rules import constant_images, positions
+from tfbig.network.rules.call import Call
+from tfbig.network.rules.channels import axes_of
 from tfbig.network.rules.nodes import of_fixed_size
 from tfbig.network.rules.whole_values import on_whole_values
 from tfbig.network.tokens import TokenGraph, flattened, tokens_of, unflattened
@@ -37,7 +38,7 @@ def apply(call: Call) -> list[int]:
     """
     if not isinstance(call.graph, TokenGraph):
         made = _made(call) if isinstance(call.layer, RESHAPING) else None
-        return constant_images.apply(call) if made is None else [made]
+        return constant_images.apply(positions.as_images(call)) if made is None else [made]
     first = len(call.graph.nodes)
     try:
         return _on_tokens(call, call.graph)
@@ -50,18 +51,19 @@ def apply(call: Call) -> list[int]:
 
 def _on_tokens(call: Call, graph: TokenGraph) -> list[int]:
     """Add the nodes of a call with tokens among its inputs."""
-    if isinstance(call.layer, RESHAPING) and len(call.outputs[0].shape) == graph.of.spatial + 2:
+    if isinstance(call.layer, RESHAPING):
         image = _as_image(call, graph)
         if image is not None:
             return [image]
     if isinstance(call.layer, GET_ITEM):
         key = call.arguments[0][1]
         parts = list(key) if isinstance(key, (tuple, list)) else [key]
+        parts = parts[:-1] if parts[-1] is Ellipsis else parts
         if Ellipsis not in parts and len(parts) > 1 and parts[1] != slice(None):
             return [_selected(call, graph, parts)]
-    if isinstance(call.layer, JOINING) and getattr(call.layer, "axis", None) in (1, -2):
+    if isinstance(call.layer, JOINING) and axes_of(call, getattr(call.layer, "axis", -1)) == [1]:
         return [_joined(call, graph)]
-    return constant_images.apply(_with_positions(call, graph))
+    return constant_images.apply(positions.as_images(call))
 
 
 # ------------------------------------------------------------------------------ to tokens and back
@@ -70,23 +72,30 @@ def _on_tokens(call: Call, graph: TokenGraph) -> list[int]:
 def _made(call: Call) -> int | None:
     """Add an image whose pixels are tokens in the model; None if a reshape makes something else."""
     graph, (before, after) = call.graph, (call.specs[0].shape, call.outputs[0].shape)
-    size = tuple(before[1:-1])
+    size, channels = tuple(before[1 : 1 + graph.spatial]), tuple(after[2:])
     is_known = None not in size
     number = prod(size) if is_known else None  # type: ignore[arg-type]
-    makes = len(before) == graph.spatial + 2 and len(after) == 3 and after[-1] == before[-1]
-    if (
-        graph.spatial < 2
-        or not makes
-        or after[1] != number
-        or call.inputs[0] in graph.channel_shapes
-    ):
+    if graph.spatial < 2 or len(after) < 2 or after[1] != number:
+        return None
+    if not _has_channels(channels, graph, call.inputs[0]):
         return None
     known = tuple(int(n) for n in size if n is not None) if is_known else ()
-    return _same_pixels(call, call.inputs[0], known, Tokens(0, known))
+    return _same_pixels(call, call.inputs[0], known, Tokens(0, known), channels)
 
 
-def _same_pixels(call: Call, value: int, size: Sequence[int], kind: Tokens | None) -> int:
-    """Add an image unchanged, of a size if that is known, as tokens or not."""
+def _has_channels(shape: Sequence[int | None], graph: Graph, value: int) -> bool:
+    """Return whether axes of channels hold those of an image."""
+    return None not in shape and prod(shape) == graph.values[value].channels  # type: ignore[arg-type]
+
+
+def _same_pixels(
+    call: Call,
+    value: int,
+    size: Sequence[int],
+    kind: Tokens | None,
+    channels: Sequence[int | None],
+) -> int:
+    """Add an image unchanged, of a size if that is known, as tokens or not, with some axes of channels."""
     graph = call.graph.images
     of_images = replace(call, graph=graph)
     if size:
@@ -103,17 +112,27 @@ def _same_pixels(call: Call, value: int, size: Sequence[int], kind: Tokens | Non
         )
     if kind is not None:
         graph.tokens[result] = kind
-    return result
+    return _with_channels(graph, result, channels)
+
+
+def _with_channels(graph: Graph, value: int, channels: Sequence[int | None] | None) -> int:
+    """Record the axes of the channels of an image, None for one, and return it."""
+    if channels is not None and len(channels) != 1:
+        graph.channel_shapes[value] = tuple(int(n or 0) for n in channels)
+    return value
 
 
 def _as_image(call: Call, graph: TokenGraph) -> int | None:
     """Add the image `[N, rows, columns, C]` of tokens; None if the model reshapes them to something else."""
-    size, kind = tuple(call.outputs[0].shape[1:-1]), graph.kind
-    if kind.prefix or call.outputs[0].shape[-1] != call.specs[0].shape[-1] or None in size:
+    after, spatial, kind = tuple(call.outputs[0].shape), graph.of.spatial, graph.kind
+    size, channels = after[1 : 1 + spatial], after[1 + spatial :]
+    if kind.prefix or len(size) < spatial or None in size:
+        return None
+    if not _has_channels(channels, graph, call.inputs[0]):
         return None
     if kind.size and kind.size != size:
         return None
-    return _same_pixels(call, call.inputs[0], tuple(int(n) for n in size), None)
+    return _same_pixels(call, call.inputs[0], tuple(int(n or 0) for n in size), None, channels)
 
 
 # ------------------------------------------------------------------------------ tokens before the pixels
@@ -148,8 +167,9 @@ def _leading(call: Call, graph: TokenGraph, number: int) -> int:
         UnsupportedLayerError: They include pixels after others of unknown place.
     """
     kind, value, name = graph.kind, call.inputs[0], call.layer.name
+    shape = graph.channel_shapes.get(value)
     if not kind.prefix or number <= kind.prefix:
-        return _first(graph.of, name, value, number)
+        return _in_model(call, _first(graph.of, name, value, number), shape)
     if not kind.size:
         call.refuse(
             f"selects {number} tokens, of which {kind.prefix} are before the pixels; select one kind alone, or give "
@@ -157,10 +177,22 @@ def _leading(call: Call, graph: TokenGraph, number: int) -> int:
         )
     before = kind.rows * prod(kind.size[1:])
     first = _first(graph.of, name, value, before + number - kind.prefix)
-    return call.whole(
+    leading = call.whole(
         lambda x, w: tf.concat([x[0][:, : kind.prefix], x[0][:, before:]], 1),
         [first],
         name="leading",
+    )
+    return _in_model(call, leading, shape)
+
+
+def _in_model(call: Call, value: int, shape: tuple[int, ...] | None) -> int:
+    """Add whole tokens `[N, n, C]` with the axes of the channels in the model, if those are not one."""
+    if shape is None:
+        return value
+    return call.whole(
+        lambda x, w: tf.reshape(x[0], tf.concat([tf.shape(x[0])[:2], shape], 0)),
+        [value],
+        name="in_model",
     )
 
 
@@ -180,6 +212,7 @@ def _without(call: Call, graph: TokenGraph, number: int) -> int:
         any_channels=True,
     )
     graph.of.tokens[pixels] = Tokens(0, kind.size)
+    _with_channels(graph, pixels, graph.channel_shapes.get(value))
     if number == kind.prefix:
         return pixels
     first = _first(graph.of, call.layer.name, value, kind.prefix)
@@ -299,6 +332,7 @@ def _with_prefix(call: Call, wholes: Sequence[int], number: int, value: int, kin
     def run(x: list[tf.Tensor], w: Any, strip: Strip) -> tf.Tensor:
         pixels, *tokens = x
         shape = tf.shape(pixels)
+        tokens = [tf.reshape(t, tf.concat([tf.shape(t)[:2], [spec.channels]], 0)) for t in tokens]
         tokens = [tf.broadcast_to(t, tf.concat([shape[:1], tf.shape(t)[1:]], 0)) for t in tokens]
         width = tf.reduce_prod(shape[2:-1])
         first = tf.pad(
@@ -325,77 +359,10 @@ def _with_prefix(call: Call, wholes: Sequence[int], number: int, value: int, kin
         uniform=False,
     )
     graph.tokens[result] = after
-    return result
+    return _with_channels(graph, result, graph.channel_shapes.get(value))
 
 
-# ------------------------------------------------------------------------------ positions and whole tokens
-
-
-def _with_positions(call: Call, graph: TokenGraph) -> Call:
-    """Return a call in which whole values with a vector for each token, such as learned positions, are tokens too."""
-    if not graph.kind.size:
-        return call
-    number = graph.kind.prefix + prod(graph.kind.size)
-
-    def has_one_each(shape: Sequence[int | None]) -> bool:
-        return len(shape) in (2, 3) and shape[-2] == number != 1
-
-    call = _with_constants(call, has_one_each)
-    image = next(v for v in call.inputs if graph.values[v].image)
-    inputs, specs = list(call.inputs), list(call.specs)
-    for p, (value, spec) in enumerate(zip(call.inputs, call.specs, strict=True)):
-        if not graph.values[value].image and has_one_each(tuple(spec.shape)):
-            channels = int(spec.shape[-1])
-            inputs[p] = _spread(call, graph, value, image, channels, spec.dtype, p)
-            specs[p] = keras.KerasTensor((None, number, channels), spec.dtype)
-    return replace(call, inputs=tuple(inputs), specs=tuple(specs))
-
-
-def _with_constants(call: Call, chosen: Callable[[Sequence[int | None]], bool]) -> Call:
-    """Return a call in which the constants and variables of chosen shapes among its arguments are whole values."""
-    inputs, specs = list(call.inputs), list(call.specs)
-
-    def as_input(argument: Any) -> Any:
-        if isinstance(argument, Slot) or not chosen(tuple(getattr(argument, "shape", ()))):
-            return argument
-        dtype = keras.backend.standardize_dtype(argument.dtype)
-        if isinstance(argument, keras.Variable):
-            value = call.whole(lambda x, w: tf.convert_to_tensor(w[0]), (), [argument])
-        else:
-            value = call.whole(lambda x, w: tf.convert_to_tensor(argument, dtype), ())
-        inputs.append(value)
-        specs.append(keras.KerasTensor(argument.shape, dtype))
-        return Slot(len(inputs) - 1)
-
-    arguments = keras.tree.map_structure(as_input, call.arguments)
-    return replace(call, inputs=tuple(inputs), specs=tuple(specs), arguments=arguments)
-
-
-def _spread(
-    call: Call, graph: TokenGraph, value: int, image: int, channels: int, dtype: str, position: int
-) -> int:
-    """Add a whole value `[N, tokens, C]` or `[tokens, C]` as an image of tokens with the pixels of another one."""
-    kind = graph.kind
-    gap = kind.rows * prod(kind.size[1:]) - kind.prefix
-
-    def run(x: list[tf.Tensor], w: Any, strip: Strip) -> tf.Tensor:
-        like, whole = x
-        whole = whole[None] if whole.shape.rank == 2 else whole
-        before, after = whole[:, : kind.prefix], whole[:, kind.prefix :]
-        spaced = tf.concat([tf.pad(before, [[0, 0], [0, gap], [0, 0]]), after], 1)
-        part = spaced[:, strip.start : strip.stop]
-        batch = tf.shape(like)[:1]
-        return tf.broadcast_to(part, tf.concat([batch, tf.shape(part)[1:]], 0))
-
-    return graph.local(
-        f"{call.layer.name}/positions_{position}",
-        run,
-        [image, value],
-        channels,
-        keras.backend.standardize_dtype(dtype),
-        cheap=True,
-        uniform=False,
-    )
+# ------------------------------------------------------------------------------ whole tokens
 
 
 def _on_whole_tokens(call: Call, graph: TokenGraph) -> list[int]:
