@@ -13,7 +13,14 @@ from architectures import ARCHITECTURES
 from layer_cases import ELEMENTWISE, LAYERS, NOT_ON_IMAGES, OPERATIONS, Case
 from layer_paths import PATHS, WAYS, combinations
 
-LETTERS = {"strips": "S", "tiles": "T", "background": "B", "static channels": "C", "integers": "I"}
+LETTERS = {
+    "strips": "S",
+    "tiles": "T",
+    "background": "B",
+    "static channels": "C",
+    "integers": "I",
+    "compiled": "X",
+}
 """Letter of each way in the table."""
 
 

@@ -402,6 +402,17 @@ MERGING = [
     *layer(layers.Average, inputs=2, exact=False),
     *layer(layers.Concatenate, inputs=3),
     *layer(layers.Concatenate, inputs=2, spatial=3),
+    *(
+        case
+        for spatial, axis in ((1, 1), (2, 1), (2, -2), (3, 2))
+        for case in layer(
+            *(layers.Concatenate, {"axis": axis}),
+            inputs=3,
+            spatial=spatial,
+            fixed=True,
+            skips=False,
+        )
+    ),
     Case(
         "layers.Multiply",
         lambda x: layers.Multiply()([x, layers.GlobalMaxPooling2D(keepdims=True)(x)]),

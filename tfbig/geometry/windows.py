@@ -110,7 +110,7 @@ class Window:
     padding: str | tuple[int, int] = "valid"
 
     @property
-    def rate(self) -> Fraction:
+    def rate(self) -> Fraction | None:
         """Input rows for each output row."""
         return Fraction(self.stride)
 

@@ -20,6 +20,7 @@ from tfbig.network.rules import channel_shapes, channels, whole_values
 from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.channel_shapes import any_channel_shape
 from tfbig.network.rules.channels import axes_of, check_axes
+from tfbig.network.rules.joining import joined
 from tfbig.network.rules.nodes import check_broadcast, of_fixed_size, per_pixel
 from tfbig.network.rules.operations import ELEMENTWISE
 from tfbig.network.rules.registry import rule
@@ -221,8 +222,10 @@ def apply(call: Call) -> list[int]:
 @rule(layers.Concatenate, *operations("Concatenate"))
 @any_channel_shape
 def concatenate(call: Call) -> int:
-    """Add a concatenation of channels, of images and of pixels enlarged to images."""
+    """Add a concatenation of channels, of images and of pixels enlarged to images; or of images side by side."""
     axis, graph = call.layer.axis, call.graph
+    if 1 <= axes_of(call, axis)[0] <= graph.spatial:
+        return joined(call, axes_of(call, axis)[0])
     check_axes(call, axes_of(call, axis), axis)
     pixels = [p for p, v in enumerate(call.inputs) if not graph.values[v].image]
     if any(call.inputs[p] not in graph.constant_sizes for p in pixels):
