@@ -1,0 +1,198 @@
+"""What the lines of finished runs say: a table with intervals, curves over time, and the difference that is visible."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from recipes.experiments.end_to_end.plan import (
+    FINAL_SEEDS,
+    TASKS,
+    WAYS,
+    Line,
+    chosen,
+    is_same_choice,
+)
+
+LEVEL, POWER = 0.95, 0.8
+Row = dict[str, Any]
+Key = tuple[str, str, bool]
+"""Task, way, and whether it was trained with random stains."""
+
+
+# ------------------------------------------------------------------------------------- statistics
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean, and half the width of its 95 % confidence interval by Student's t over the seeds."""
+    if len(values) < 2:
+        return statistics.fmean(values), float("nan")
+    quantile = stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)
+    return statistics.fmean(values), float(quantile * stats.sem(values))
+
+
+def pooled_deviation(groups: Iterable[Sequence[float]]) -> float:
+    """Return the standard deviation within groups, each around its own mean."""
+    several = [group for group in groups if len(group) > 1]
+    squares = sum(statistics.variance(group) * (len(group) - 1) for group in several)
+    return float(np.sqrt(squares / sum(len(group) - 1 for group in several)))
+
+
+def detectable(deviation: float, seeds: int) -> float:
+    """Return the difference of two ways that a two-sided t test of two samples finds with a power of 80 %.
+
+    Args:
+        deviation: Standard deviation of the AUC over seeds, the same for both ways.
+        seeds: Number of seeds of each way.
+    """
+    freedom = 2 * seeds - 2
+    critical = stats.t.ppf((1 + LEVEL) / 2, freedom)
+    low, high = 0.0, 10.0  # of the distance of the means, in standard errors
+    for _ in range(60):
+        middle = (low + high) / 2
+        power = stats.nct.sf(critical, freedom, middle) + stats.nct.cdf(-critical, freedom, middle)
+        low, high = (low, middle) if power > POWER else (middle, high)
+    return float(high * deviation * np.sqrt(2 / seeds))
+
+
+# ------------------------------------------------------------------------------------------ rows
+
+
+def grouped(lines: Iterable[Line]) -> dict[Key, list[Line]]:
+    """Return the lines of each task and way, in the order of the plan."""
+    found: dict[Key, list[Line]] = defaultdict(list)
+    for line in lines:
+        found[line["task"], line["way"], line["augmented"]].append(line)
+    order = sorted(found, key=lambda key: (TASKS.index(key[0]), key[2], WAYS.index(key[1])))
+    return {key: found[key] for key in order}
+
+
+def equal_epochs(groups: dict[Key, list[Line]], task: str) -> int:
+    """Return the most epochs, a power of two, that all ways of a task have had in all of their runs."""
+    runs = [line for key, lines in groups.items() if key[0] == task for line in lines]
+    return 2 ** int(np.log2(max(1.0, min(line["looks"][-1]["epochs"] for line in runs))))
+
+
+def at_epoch(line: Line, epoch: int) -> float:
+    """Return the AUC on the validation images after an epoch."""
+    return next((look["auc"] for look in line["looks"] if look["epochs"] == epoch), float("nan"))
+
+
+def row(key: Key, lines: Sequence[Line], epoch: int) -> Row:
+    """Return the figures of a task and way: AUCs with intervals, at equal time and at equal epochs."""
+    figures: Row = dict(zip(("task", "way", "augmented"), key, strict=True))
+    figures |= {"seeds": len(lines), "epoch": epoch, **chosen_options(lines[0])}
+    for name in ("test", "other_stain", "validation"):
+        values = [line[name] for line in lines if name in line]
+        figures[name] = interval(values) if values else None
+    figures["at_epoch"] = interval([at_epoch(line, epoch) for line in lines])
+    figures["epochs"] = statistics.fmean(line["looks"][-1]["epochs"] for line in lines)
+    figures["seconds"] = statistics.fmean(line["looks"][-1]["seconds"] for line in lines)
+    figures["pretraining"] = statistics.fmean(line.get("pretraining", 0.0) for line in lines)
+    return figures
+
+
+def chosen_options(line: Line) -> Row:
+    """Return what the pilots chose."""
+    return {name: line[name] for name in ("rate", "head", "encoder")}
+
+
+def rows(lines: Iterable[Line]) -> list[Row]:
+    """Return the figures of all tasks and ways."""
+    groups = grouped(lines)
+    return [row(key, group, equal_epochs(groups, key[0])) for key, group in groups.items()]
+
+
+COLUMNS = (
+    "task", "way", "rate, head", "seeds", "AUC, test", "AUC, other stain", "epochs", "seconds",
+    "validation at equal epochs",
+)  # fmt: skip
+
+
+def cells(of: Row) -> list[str]:
+    """Return the cells of a row of the table."""
+    choice = ", ".join(filter(None, (f"{of['rate']:g}", of["head"], of["encoder"])))
+    way = of["way"] + (", random stains" if of["augmented"] else "")
+    before = f" + {of['pretraining']:.0f} before" if of["pretraining"] else ""
+    return [
+        *(of["task"], way, choice, str(of["seeds"])),
+        *(with_interval(of[name]) for name in ("test", "other_stain")),
+        *(f"{of['epochs']:.1f}", f"{of['seconds']:.0f}{before}"),
+        f"{with_interval(of['at_epoch'])} after {of['epoch']}",
+    ]
+
+
+def with_interval(value: tuple[float, float] | None) -> str:
+    """Return a mean and half of its interval in words."""
+    if value is None:
+        return "not tested"
+    mean, half = value
+    return f"{mean:.3f}" if np.isnan(half) else f"{mean:.3f} +- {half:.3f}"
+
+
+def table(lines: Iterable[Line]) -> str:
+    """Return a table in Markdown."""
+    body = [list(COLUMNS), ["---"] * len(COLUMNS), *map(cells, rows(lines))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in body)
+
+
+def power(pilots: Sequence[Line]) -> dict[str, float]:
+    """Return the spread of the pilots with the chosen options, and the difference that the final runs could show.
+
+    The spread is that of the AUC on validation images between seeds, pooled over ways, for each task.
+    """
+    found = {}
+    for task in TASKS:
+        groups = []
+        for way in WAYS:
+            best = chosen(pilots, task, way)
+            same = [line for line in pilots if best and is_same_choice(line, best)]
+            groups.append([line["validation"] for line in same])
+        if any(len(group) > 1 for group in groups):
+            found[task] = detectable(pooled_deviation(groups), len(FINAL_SEEDS))
+    return found
+
+
+# ---------------------------------------------------------------------------------------- picture
+
+
+def curve(lines: Sequence[Line]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return seconds `[n]`, and the AUC of every line at these, `[lines, n]`, between two looks on a straight line."""
+    end = min(line["looks"][-1]["seconds"] for line in lines)
+    begin = max(line["looks"][0]["seconds"] for line in lines)
+    seconds = np.linspace(begin, end, 25)
+    values = [
+        np.interp(seconds, *([look[name] for look in line["looks"]] for name in ("seconds", "auc")))
+        for line in lines
+    ]
+    return seconds, np.stack(values)
+
+
+def draw(lines: Sequence[Line], path: Path) -> None:
+    """Plot the AUC on validation images against processor time: the mean over the seeds, and their range."""
+    from matplotlib.figure import Figure
+
+    groups = {key: group for key, group in grouped(lines).items() if not key[2]}
+    tasks = [task for task in TASKS if any(key[0] == task for key in groups)]
+    figure = Figure(figsize=(3.4 * len(tasks), 3.6), layout="constrained")
+    axes = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
+    for (task, way, _), group in groups.items():
+        axis, colour = axes[tasks.index(task)], f"C{WAYS.index(way)}"
+        seconds, values = curve(group)
+        before = statistics.fmean(line.get("pretraining", 0.0) for line in group)
+        label = f"{way}, after {before:.0f} s of pretraining" if before else way
+        axis.plot(seconds, values.mean(axis=0), color=colour, label=label)
+        axis.fill_between(seconds, values.min(0), values.max(0), color=colour, alpha=0.2, lw=0)
+    for axis, task in zip(axes, tasks, strict=True):
+        axis.axhline(0.5, color="grey", linewidth=0.8, linestyle=":")
+        axis.set(title=task, xlabel="processor time of one thread (s)", ylim=(0.35, 1.02))
+        axis.grid(alpha=0.3)
+        axis.legend(loc="lower right", fontsize=7)
+    axes[0].set_ylabel("AUC on validation images")
+    figure.savefig(path, dpi=110)

@@ -1,0 +1,327 @@
+"""Train one way on one task for a budget of processor time, and continue where a run was interrupted.
+
+frozen    the head learns from features of all tiles, of an encoder that is trained before, and then fixed
+sampling  encoder and head learn together from a quarter of the tiles, drawn anew in each step
+tiles     encoder and head learn together from all tiles
+whole     encoder and head learn together, and the encoder sees the image as a whole, streamed
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from sklearn.metrics import roc_auc_score
+
+from recipes.experiments.end_to_end import images, networks
+from recipes.experiments.end_to_end.plan import Run, Setting
+
+BATCH, HEAD_BATCH, LOOKS = 8, 32, 12
+"""Images in a step, also of features, and evaluations on the validation images in a budget."""
+SAMPLED = images.TILES // 4
+VIEWS_OF_FEATURES = 8
+"""Stains of each training image of which a frozen encoder computes features, with augmentation."""
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Clock = Callable[[], float]
+Look = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Inputs of a model for a part of the images, and their labels `[m, 1]`.
+
+    Inputs are images `[m, ...]`, or features in several stains, `[m, stains, 64, 64]`.
+    """
+
+    inputs: Array
+    labels: Array
+
+
+@dataclass
+class Progress:
+    """How far a run is: what must be saved besides weights.
+
+    Args:
+        spent: Processor seconds of training so far; those of evaluations, and of features, are not counted.
+        steps: Steps so far.
+        looks: What was found in each evaluation: seconds, steps, epochs, and AUC on the validation images.
+        random: State of the random numbers.
+    """
+
+    spent: float = 0.0
+    steps: int = 0
+    looks: list[Look] = field(default_factory=list)
+    random: dict[str, Any] = field(default_factory=dict)
+
+
+# ------------------------------------------------------------------------------------------- ways
+
+
+def encoded(run: Run, setting: Setting, folder: Path) -> tuple[keras.Model, float]:
+    """Return the encoder of a frozen run, trained once for all runs of its task and seed, and its processor time."""
+    task = run.task if run.encoder == "views" else "any"
+    path = folder / f"{run.encoder}-{task}-{run.seed}.weights.h5"
+    network = networks.encoder()
+    if path.exists():
+        network.load_weights(path)
+        return network, float(path.with_suffix(".json").read_text())
+    start = time.process_time()
+    if run.encoder == "views":
+        train = images.make(run.task, "train", setting.train, run.seed)
+        tiles = train.tiles.reshape(-1, *train.tiles.shape[2:])
+        mirrored = run.task == "texture"
+        network = networks.trained_by_views(tiles, mirrored, setting.pretraining, run.seed)
+    else:
+        network = networks.trained_by_pictures(setting.pretraining, run.seed)
+    seconds = time.process_time() - start
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".json").write_text(json.dumps(round(seconds, 1)))
+    network.save_weights(path)
+    return network, seconds
+
+
+def features(network: keras.Model, pixels: images.Images) -> Array:
+    """Return the features `[m, 64, 64]` of all tiles of images."""
+    flat = pixels.tiles.reshape(-1, images.TILE, images.TILE, 3)
+    found = network.predict(flat, batch_size=512, verbose=0)
+    return found.reshape(-1, images.TILES, found.shape[-1])
+
+
+def model_of(run: Run) -> keras.Model:
+    """Return the model of a run, compiled, with weights of its seed."""
+    keras.utils.set_random_seed(run.seed)
+    make = {"whole": networks.whole_model, "frozen": networks.bag_head}
+    model = make.get(run.way, networks.tile_model)(run.head)
+    optimizer = keras.optimizers.Adam(run.rate)
+    optimizer.build(model.trainable_variables)
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, jit_compile=False)
+    return model
+
+
+def part_of(run: Run, pixels: images.Images, network: keras.Model | None) -> Part:
+    """Return what the model of a run sees of images; with an encoder, their features in one stain, their own."""
+    if network is not None:
+        return Part(features(network, pixels)[:, None], pixels.labels)
+    return Part(pixels.pixels if run.way == "whole" else pixels.tiles, pixels.labels)
+
+
+def training_part(run: Run, setting: Setting, network: keras.Model | None) -> Part:
+    """Return what a run learns from: features of several stains, if it is frozen and has augmentation."""
+    pixels = images.make(run.task, "train", setting.train, run.seed)
+    part = part_of(run, pixels, network)
+    if network is None or not run.augmented:
+        return part
+    rng = np.random.default_rng([run.seed, 1])
+    stains = [part.inputs]
+    for _ in range(VIEWS_OF_FEATURES - 1):
+        changed = images.jittered(pixels.pixels, rng)
+        stains.append(
+            features(network, images.Images(changed, pixels.labels, pixels.marked))[:, None]
+        )
+    return Part(np.concatenate(stains, axis=1), part.labels)
+
+
+def batch_of(run: Run, part: Part, chosen: Array, rng: np.random.Generator) -> Array:
+    """Return the inputs of a step, float32: features in one stain each, or pixels, of a quarter of the tiles or all."""
+    x = part.inputs[chosen]
+    if run.way == "frozen":
+        return x[np.arange(len(x)), rng.integers(x.shape[1], size=len(x))]
+    if run.way == "sampling":
+        order = rng.permuted(np.tile(np.arange(images.TILES), (len(x), 1)), axis=1)
+        x = np.take_along_axis(x, order[:, :SAMPLED, None, None, None], axis=1)
+    if run.augmented:
+        x = images.jittered(x, rng)
+    return x.astype("float32")
+
+
+# --------------------------------------------------------------------------------------- training
+
+
+def batch_size(run: Run) -> int:
+    """Return the number of images in a step."""
+    return HEAD_BATCH if run.way == "frozen" else BATCH
+
+
+def scores(model: keras.Model, part: Part, size: int) -> Array:
+    """Return the logits of all images, `[m]`."""
+    x = part.inputs[:, 0] if part.inputs.ndim == 4 and part.inputs.shape[-1] != 3 else part.inputs
+    batches = [x[i : i + size].astype("float32") for i in range(0, len(x), size)]
+    return np.concatenate([np.asarray(model.predict_on_batch(b)) for b in batches])[:, 0]
+
+
+def auc(model: keras.Model, part: Part, size: int) -> float:
+    """Return the area under the ROC curve."""
+    return round(float(roc_auc_score(part.labels[:, 0], scores(model, part, size))), 4)
+
+
+def order_of_epoch(run: Run, epoch: int, number: int) -> Array:
+    """Return batches of the numbers of images, `[steps, batch]`, in the order of an epoch."""
+    size = batch_size(run)
+    order = np.random.default_rng([run.seed, 2, epoch]).permutation(number)
+    return order[: number // size * size].reshape(-1, size)
+
+
+class Training:
+    """A run as it goes on: model, progress, and a folder from which it can be continued.
+
+    Args:
+        run: What to train.
+        seconds: Budget of processor seconds.
+        train: What to learn from.
+        validation: What evaluations are made on.
+        folder: Where to save; two files, replaced in each evaluation.
+        clock: Function that returns the time in seconds.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        seconds: float,
+        train: Part,
+        validation: Part,
+        folder: Path,
+        clock: Clock = time.process_time,
+    ) -> None:
+        self.run, self.seconds, self.train, self.validation = run, seconds, train, validation
+        self.folder, self.clock = folder, clock
+        self.model = model_of(run)
+        self.rng = np.random.default_rng([run.seed, 3])
+        self.progress = Progress()
+        self.best = self.variables()
+        self.epoch_steps = len(train.labels) // batch_size(run)
+        if self.saved.exists():
+            self.restore()
+
+    @property
+    def saved(self) -> Path:
+        """The file of the state."""
+        return self.folder / "state.npz"
+
+    def variables(self) -> list[Array]:
+        """Return all numbers that a step changes: weights, statistics and the state of the optimizer."""
+        return [np.array(v) for v in (*self.model.variables, *self.model.optimizer.variables)]
+
+    def assign(self, values: list[Array]) -> None:
+        """Set what `variables` returned."""
+        own = (*self.model.variables, *self.model.optimizer.variables)
+        for variable, value in zip(own, values, strict=True):
+            variable.assign(value)
+
+    def save(self) -> None:
+        """Write the state beside the last one, and replace it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.progress.random = self.rng.bit_generator.state
+        groups = {"now": self.variables(), "best": self.best}
+        arrays = {f"{name}{i:03d}": v for name, all_ in groups.items() for i, v in enumerate(all_)}
+        fresh = self.folder / "fresh.npz"
+        np.savez(fresh, progress=json.dumps(asdict(self.progress)), **arrays)
+        fresh.replace(self.saved)
+
+    def restore(self) -> None:
+        """Continue from the file."""
+        with np.load(self.saved) as file:
+            self.progress = Progress(**json.loads(str(file["progress"])))
+            now, self.best = (
+                [file[key] for key in sorted(file.files) if key.startswith(name)]
+                for name in ("now", "best")
+            )
+        self.assign(now)
+        self.rng.bit_generator.state = self.progress.random
+
+    def warm(self) -> None:
+        """Trace the step and the prediction, whose time is not counted, and leave everything as it was."""
+        before = self.variables()
+        x = batch_of(
+            self.run, self.train, np.arange(batch_size(self.run)), np.random.default_rng(0)
+        )
+        self.model.train_on_batch(x, self.train.labels[: len(x)])
+        self.assign(before)
+
+    def step(self) -> None:
+        """Take one step."""
+        epoch, number = divmod(self.progress.steps, self.epoch_steps)
+        chosen = order_of_epoch(self.run, epoch, len(self.train.labels))[number]
+        x = batch_of(self.run, self.train, chosen, self.rng)
+        self.model.train_on_batch(x, self.train.labels[chosen])
+        self.progress.steps += 1
+
+    def is_due(self) -> bool:
+        """Say whether to look: at every twelfth of the budget, and after 1, 2, 4, ... epochs."""
+        looks = self.progress.looks
+        last = looks[-1]["seconds"] if looks else 0.0
+        passed = int(LOOKS * self.progress.spent / self.seconds) > int(LOOKS * last / self.seconds)
+        epochs, rest = divmod(self.progress.steps, self.epoch_steps)
+        return passed or (rest == 0 and epochs & (epochs - 1) == 0)
+
+    def look(self) -> None:
+        """Evaluate on the validation images, keep the weights if they are the best, and save."""
+        found = auc(self.model, self.validation, batch_size(self.run))
+        if found > max((look["auc"] for look in self.progress.looks), default=0.0):
+            self.best = self.variables()
+        epochs = round(self.progress.steps / self.epoch_steps, 3)
+        look = {"seconds": round(self.progress.spent, 2), "steps": self.progress.steps}
+        self.progress.looks.append(look | {"epochs": epochs, "auc": found})
+        self.save()
+
+    def go_on(self) -> list[Look]:
+        """Train until the budget is spent, and return the looks."""
+        self.warm()
+        while self.progress.spent < self.seconds:
+            start = self.clock()
+            self.step()
+            self.progress.spent += self.clock() - start
+            if self.is_due():
+                self.look()
+        return self.progress.looks
+
+
+# -------------------------------------------------------------------------------------------- run
+
+
+def tests(run: Run, setting: Setting, training: Training, network: keras.Model | None) -> Look:
+    """Return the AUC of the best weights on the test images, and on the same in the stain of another laboratory."""
+    training.assign(training.best)
+    pixels = images.make(run.task, "test", setting.test, run.seed)
+    other = images.stained(pixels.pixels, images.OTHER_STAIN)
+    shifted = images.Images(other, pixels.labels, pixels.marked)
+    parts = {"test": pixels, "other_stain": shifted}
+    size = batch_size(run)
+    return {
+        name: auc(training.model, part_of(run, each, network), size) for name, each in parts.items()
+    }
+
+
+def finish(run: Run, setting: Setting, folder: Path) -> dict[str, Any]:
+    """Train a run to the end, and return its figures; only a final run sees the test images, once.
+
+    Args:
+        run: What to train.
+        setting: Sizes and budgets.
+        folder: Where states and encoders are kept; what is there is continued.
+    """
+    start, network, figures = time.monotonic(), None, {}
+    if run.way == "frozen":
+        network, seconds = encoded(run, setting, folder / "encoders")
+        figures["pretraining"] = round(seconds, 1)
+    validation = images.make(run.task, "validation", setting.validation, run.seed)
+    training = Training(
+        run,
+        setting.budget(run.way),
+        training_part(run, setting, network),
+        part_of(run, validation, network),
+        folder / "states" / run.name,
+    )
+    looks = training.go_on()
+    figures |= {"validation": max(look["auc"] for look in looks), "looks": looks}
+    if run.phase == "final":
+        figures |= tests(run, setting, training, network)
+    training.saved.unlink()
+    return figures | {"wall": round(time.monotonic() - start, 1)}

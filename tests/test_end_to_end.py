@@ -1,0 +1,414 @@
+"""The experiment in recipes/experiments/end_to_end: its images, its ways, its plan and its figures."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from samples import ROOT
+from scipy import stats
+from skimage import data
+
+from recipes.experiments.end_to_end import figures, images, networks, plan, training
+
+TASKS = pytest.mark.parametrize("task", images.TASKS)
+SMALL = plan.Setting(train=32, validation=8, test=6, seconds=5, head_seconds=6, pretraining=1)
+
+
+# ----------------------------------------------------------------------------------------- images
+
+
+@TASKS
+def test_labels_are_balanced_and_the_same_seed_gives_the_same_images(task: str) -> None:
+    one, again = (images.make(task, "train", 6, 3) for _ in range(2))
+    assert one.labels[:, 0].tolist() == [0, 1] * 3
+    assert one.pixels.shape == (6, 256, 256, 3)
+    assert one.pixels.dtype == np.uint8
+    assert np.array_equal(one.pixels, again.pixels)
+    assert np.array_equal(one.marked, again.marked)
+    others = [images.make(task, "train", 6, 4), images.make(task, "test", 6, 3)]
+    assert not any(np.array_equal(one.pixels, other.pixels) for other in others)
+
+
+def test_parts_share_no_digit_and_no_pixel() -> None:
+    places = np.arange(512 * 512).reshape(512, 512)
+    parts = [set(images.region(places, part).ravel().tolist()) for part in images.PARTS]
+    assert set.union(*parts) == set(places.ravel().tolist())
+    assert not any(a & b for a, b in itertools.combinations(parts, 2))
+    for name in ("keys", "others"):
+        drawn = [
+            {digit.tobytes() for digit in getattr(images.material(part), name)}
+            for part in images.PARTS
+        ]
+        assert all(drawn)
+        assert not any(a & b for a, b in itertools.combinations(drawn, 2))
+
+
+def test_tiles_are_cut_row_by_row() -> None:
+    made = images.make("needle", "train", 2, 0)
+    assert np.array_equal(made.tiles[1, 8 * 2 + 5], made.pixels[1, 64:96, 160:192])
+
+
+def test_truth_of_needle() -> None:
+    made = images.make("needle", "validation", 20, 0)
+    assert ((made.marked == 2).sum((1, 2)) == made.labels[:, 0]).all()
+    assert ((made.marked > 0).sum((1, 2)) == images.NEEDLES).all()
+
+
+def test_truth_of_count() -> None:
+    made = images.make("count", "validation", 40, 0)
+    excess = (made.marked == 2).sum((1, 2)) - images.COUNTED // 2
+    assert np.array_equal(excess > 0, made.labels[:, 0] == 1)
+    assert abs(excess).min() == images.MARGIN
+    assert ((made.marked > 0).sum((1, 2)) == images.COUNTED).all()
+
+
+def test_truth_of_texture() -> None:
+    """Grass has the marked tiles of label 1; no grey value of a texture is more frequent than another."""
+    made = images.make("texture", "train", 10, 0)
+    assert (made.marked == 2).sum((1, 2)).tolist() == [0, images.PATCHES] * 5
+    shares = [
+        np.histogram(images.flat(texture), 8, (-1, 1))[0] / 512**2
+        for texture in (data.grass(), data.gravel())
+    ]
+    assert abs(np.array(shares) - 1 / 8).max() < 0.02  # an eighth, but for whole grey values
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_tiles_do_not_tell_the_relation(seed: int) -> None:
+    """From the same random numbers, the images of both labels are made of the same tiles, bit by bit."""
+    of = images.material("train")
+    apart, block = (images.relation(of, label, np.random.default_rng(seed)) for label in (0, 1))
+    assert sorted(t.tobytes() for t in apart[0]) == sorted(t.tobytes() for t in block[0])
+    assert touching(apart[1]) == 0
+    assert touching(block[1]) == 6  # the pairs in a block of 2 x 2
+
+
+def touching(marks: np.ndarray) -> int:
+    """Count the pairs of marked tiles that touch."""
+    places = np.argwhere(marks.reshape(8, 8) == 2)
+    assert len(places) == images.PLACED
+    return sum(abs(a - b).max() == 1 for a, b in itertools.combinations(places, 2))
+
+
+def test_stains() -> None:
+    """With factors of 1 an image stays as it is; the density of one stain alone is multiplied."""
+    from skimage.color import hed2rgb, rgb2hed
+
+    tissue = data.immunohistochemistry()[:64, :64]
+    assert abs(images.stained(tissue, (1, 1, 1)).astype(int) - tissue).max() <= 1
+    light = np.rint(255 * hed2rgb(np.full((4, 4, 3), (0.05, 0.02, 0.03)))).astype("uint8")
+    factors = np.array(images.OTHER_STAIN)
+    found = rgb2hed(images.stained(light, factors)) / rgb2hed(light)
+    half_a_grey_value = 0.02
+    np.testing.assert_allclose(found[0, 0], factors, rtol=2 * half_a_grey_value)
+
+
+# --------------------------------------------------------------------------------------- networks
+
+
+@pytest.mark.parametrize("head", plan.HEADS)
+def test_ways_have_the_same_parameters(head: str) -> None:
+    whole, tiles = networks.whole_model(head), networks.tile_model(head)
+    shapes = [sorted(map(str, (w.shape for w in m.trainable_weights))) for m in (whole, tiles)]
+    assert whole.count_params() == tiles.count_params()
+    assert shapes[0] == shapes[1]
+    head_alone = networks.bag_head(head).count_params()
+    assert tiles.encoder.count_params() == 185232
+    assert tiles.count_params() == 185232 + head_alone
+
+
+def test_receptive_field() -> None:
+    """With weights that cannot cancel, a position of the map depends on 151 x 151 pixels."""
+    network = networks.trunk()
+    for layer in network.layers:
+        if isinstance(layer, keras.layers.Conv2D):
+            layer.set_weights([np.ones_like(layer.get_weights()[0]) / 100])
+    image = tf.Variable(np.full((1, 320, 320, 3), 255, "float32"))
+    with tf.GradientTape() as tape:
+        middle = network(image)[0, 10, 10, 0]
+    depends = np.argwhere(np.asarray(tape.gradient(middle, image))[0, :, :, 0] != 0)
+    assert (depends.max(0) - depends.min(0) + 1).tolist() == [151, 151]
+
+
+def test_contrastive_loss() -> None:
+    """The equation of SimCLR, pair by pair."""
+    z = np.random.default_rng(0).normal(size=(6, 4))
+    unit = z / np.linalg.norm(z, axis=1, keepdims=True)
+    similar = np.exp(unit @ unit.T / networks.TEMPERATURE)
+    terms = [
+        -np.log(similar[i, (i + 3) % 6] / (similar[i].sum() - similar[i, i])) for i in range(6)
+    ]
+    loss = networks.contrastive_loss(tf.constant(z, tf.float32))
+    assert float(loss) == pytest.approx(np.mean(terms), rel=1e-5)
+
+
+def test_views_of_tiles() -> None:
+    """Without turning, a view differs from its tile by a shift and a stain, each tile by its own."""
+    tiles = images.make("needle", "train", 2, 0).tiles[0, :4]
+    one, again = (networks.view(tiles, False, np.random.default_rng(0)) for _ in range(2))
+    assert one.shape == tiles.shape
+    assert np.array_equal(one, again)
+    assert not np.array_equal(one, networks.view(tiles, True, np.random.default_rng(0)))
+
+
+# --------------------------------------------------------------------------------------- training
+
+
+class Ticks:
+    """A clock that goes on by half a second whenever it is asked, so that a step takes half a second."""
+
+    def __init__(self, stop: float = np.inf) -> None:
+        self.now, self.stop = 0.0, stop
+
+    def __call__(self) -> float:
+        self.now += 0.5
+        if self.now > self.stop:
+            raise KeyboardInterrupt
+        return self.now
+
+
+def frozen(phase: str = "pilot", augmented: bool = False) -> plan.Run:
+    return plan.Run(phase, "count", "frozen", 1e-2, 0, "mean", "pictures", augmented)
+
+
+def random_part(number: int, stains: int = 1) -> training.Part:
+    rng = np.random.default_rng(number)
+    inputs = rng.normal(size=(number, stains, 64, 64)).astype("float32")
+    return training.Part(inputs, (np.arange(number)[:, None] % 2).astype("float32"))
+
+
+def test_a_run_that_is_interrupted_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+    parts = (random_part(96, stains=3), random_part(16))
+    run = frozen(augmented=True)
+
+    def begun(name: str, clock: Ticks) -> training.Training:
+        return training.Training(run, 6.0, *parts, tmp_path / name, clock)
+
+    whole = begun("whole", Ticks())
+    looks = whole.go_on()
+    with pytest.raises(KeyboardInterrupt):
+        begun("parts", Ticks(stop=8.5)).go_on()
+    resumed = begun("parts", Ticks())
+    assert 0 < resumed.progress.spent < 6
+    assert resumed.go_on() == looks
+    for a, b in zip(
+        whole.variables() + whole.best, resumed.variables() + resumed.best, strict=True
+    ):
+        assert np.array_equal(a, b)
+
+
+def test_looks_are_taken_at_twelfths_of_the_budget_and_after_powers_of_two_epochs(
+    tmp_path: Path,
+) -> None:
+    parts = (random_part(96), random_part(16))
+    looks = training.Training(frozen(), 12.0, *parts, tmp_path, Ticks()).go_on()
+    assert {1, 2, 4, 8} <= {x["epochs"] for x in looks}
+    assert {float(second) for second in range(1, 13)} <= {x["seconds"] for x in looks}
+    assert looks[-1]["steps"] == 24
+
+
+def test_warming_changes_nothing(tmp_path: Path) -> None:
+    one = training.Training(frozen(), 1.0, random_part(32), random_part(8), tmp_path)
+    before = one.variables()
+    one.warm()
+    assert all(map(np.array_equal, before, one.variables()))
+
+
+@pytest.mark.parametrize("phase", ["pilot", "final"])
+def test_only_a_final_run_sees_the_test_images_and_once(
+    phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    make = images.make
+
+    def recorded(task: str, part: str, number: int, seed: int) -> images.Images:
+        seen.append((part, number))
+        return make(task, part, number, seed)
+
+    monkeypatch.setattr(images, "make", recorded)
+    monkeypatch.setattr(training, "encoded", lambda *_: (networks.encoder(), 2.0))
+    monkeypatch.setattr(training, "features", lambda _, made: np.zeros((len(made.labels), 64, 64)))
+    setting = replace(SMALL, head_seconds=0.02)
+    found = training.finish(frozen(phase), setting, tmp_path)
+    assert seen == [("validation", 8), ("train", 32), *[("test", 6)] * (phase == "final")]
+    assert {"test", "other_stain"} <= found.keys() or phase == "pilot"
+    assert found["pretraining"] == 2.0
+    assert not list((tmp_path / "states").rglob("*.npz"))  # nothing to continue
+
+
+def test_a_quarter_of_the_tiles_is_drawn() -> None:
+    run = plan.Run("pilot", "count", "sampling", 1e-3, 0, "mean")
+    made = images.make("count", "train", 2, 0)
+    part = training.part_of(run, made, None)
+    drawn = training.batch_of(run, part, np.arange(2), np.random.default_rng(0))
+    assert drawn.shape == (2, 16, 32, 32, 3)
+    for bag, tiles in zip(drawn.astype("uint8"), made.tiles, strict=True):
+        assert len({tile.tobytes() for tile in bag} & {tile.tobytes() for tile in tiles}) == 16
+
+
+def test_every_epoch_has_another_order() -> None:
+    one, two = (training.order_of_epoch(frozen(), epoch, 70) for epoch in (0, 1))
+    assert one.shape == (2, 32)
+    assert len(set(one.ravel())) == 64
+    assert not np.array_equal(one, two)
+
+
+@pytest.mark.slow
+def test_features_have_a_stain_for_each_image() -> None:
+    network = networks.encoder()
+    setting = replace(SMALL, train=2)
+    part = training.training_part(frozen(augmented=True), setting, network)
+    assert part.inputs.shape == (2, training.VIEWS_OF_FEATURES, 64, 64)
+    own = training.features(network, images.make("count", "train", 2, 0))
+    assert np.array_equal(part.inputs[:, 0], own)
+    assert not np.array_equal(part.inputs[:, 0], part.inputs[:, 1])
+    drawn = training.batch_of(frozen(augmented=True), part, np.arange(2), np.random.default_rng(0))
+    assert drawn.shape == (2, 64, 64)
+
+
+# ------------------------------------------------------------------------------------------- plan
+
+
+def pilot_lines(best: float = 1e-3) -> list[plan.Line]:
+    """Return lines of all pilots, of which one rate was the best, with the seed as spread."""
+    return [
+        {
+            **asdict(run),
+            "validation": 0.9 if run.rate == best else 0.6 + run.seed / 1e4,
+            "looks": [
+                {"seconds": float(n), "steps": n, "epochs": float(n), "auc": 0.5 + n / 50}
+                for n in (1, 2, 3, 4, 5)
+            ],
+        }
+        for run in plan.pilots()
+    ]
+
+
+def test_pilots_are_different_and_of_other_seeds() -> None:
+    runs = plan.pilots()
+    assert len(set(runs)) == len(runs)
+    assert not set(plan.PILOT_SEEDS) & set(plan.FINAL_SEEDS)
+    assert len(plan.FINAL_SEEDS) >= 5
+
+
+def test_finals_have_what_the_pilots_chose() -> None:
+    lines = pilot_lines()
+    runs = plan.finals(lines)
+    assert {run.rate for run in runs} == {1e-3}
+    assert {run.phase for run in runs} == {"final"}
+    plain = [run for run in runs if not run.augmented]
+    assert len(plain) == len(plan.TASKS) * len(plan.WAYS) * len(plan.FINAL_SEEDS)
+    assert {run.task for run in runs if run.augmented} == set(plan.AUGMENTED)
+
+
+def test_a_way_is_not_final_before_all_of_its_pilots_are() -> None:
+    lines = [line for line in pilot_lines() if plan.run_of(line) != plan.pilots()[-1]]
+    last = plan.pilots()[-1]
+    assert plan.chosen(lines, last.task, last.way) is None
+    others = {(run.task, run.way) for run in plan.finals(lines)}
+    assert len(others) == len(plan.TASKS) * len(plan.WAYS) - 1
+
+
+def test_lines_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "out" / "pilot.jsonl"
+    assert plan.read(path) == []
+    lines = pilot_lines()[:2]
+    for line in lines:
+        plan.append(path, line)
+    with path.open("a") as file:
+        file.write('{"task": "nee')  # killed while it wrote
+    assert plan.read(path) == lines
+    left = plan.remaining(plan.pilots(), plan.read(path))
+    assert left == plan.pilots()[2:]
+
+
+# ---------------------------------------------------------------------------------------- figures
+
+
+def test_interval_of_student() -> None:
+    mean, half = figures.interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert mean == 3
+    assert half == pytest.approx(2.776 * np.sqrt(2.5 / 5), abs=1e-3)  # t table, 4 degrees
+    assert np.isnan(figures.interval([1.0])[1])
+
+
+def test_deviation_is_that_within_groups() -> None:
+    assert figures.pooled_deviation([[1, 3], [11, 13], [7]]) == pytest.approx(np.sqrt(2))
+
+
+def test_detectable_difference_is_detected_in_80_of_100() -> None:
+    """Cohen's table has 64 a group for half a deviation; for five seeds, t tests of random numbers."""
+    assert figures.detectable(1.0, 64) == pytest.approx(0.5, abs=0.005)
+    rng = np.random.default_rng(0)
+    difference = figures.detectable(0.03, 5)
+    a, b = rng.normal(0, 0.03, (2, 20000, 5))
+    found = stats.ttest_ind(a, b + difference, axis=1).pvalue < 0.05
+    deviation = np.sqrt(0.8 * 0.2 / 20000)
+    assert found.mean() == pytest.approx(0.8, abs=4 * deviation)
+
+
+def test_report_of_lines(tmp_path: Path) -> None:
+    lines = [line for line in pilot_lines() if line["rate"] == 1e-3 and line["head"] == "mean"]
+    lines = [line for line in lines if line["task"] == "count" and line["encoder"] in ("", "views")]
+    for line in lines:
+        if line["way"] == "frozen":
+            line["pretraining"] = 300.0
+    lines[0]["looks"] = lines[0]["looks"][:3]  # three epochs: the last power of two of all is 2
+    rows = figures.table(lines).splitlines()
+    assert len(rows) == 2 + len(plan.WAYS)
+    first = "| count | frozen | 0.001, mean, views | 2 | not tested | not tested | 4.0 | 4 + 300 before |"
+    assert rows[2] == first + " 0.540 +- 0.000 after 2 |"
+    figures.draw(lines, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_power_of_the_pilots() -> None:
+    assert figures.power(pilot_lines())["needle"] == pytest.approx(0)
+    lines = pilot_lines()
+    for line in lines:
+        line["validation"] += 0.02 * (line["seed"] == 101)
+    wanted = figures.detectable(0.02 / np.sqrt(2), len(plan.FINAL_SEEDS))
+    assert figures.power(lines)["count"] == pytest.approx(wanted)
+
+
+# ---------------------------------------------------------------------------------------- command
+
+
+def called(*words: object) -> subprocess.CompletedProcess[str]:
+    """Run the command on small images, for a moment."""
+    small = ("--train", 32, "--validation", 8, "--test", 8, "--pretraining", 1)
+    budgets = ("--seconds", 1, "--head-seconds", 0.1)
+    return subprocess.run(
+        [sys.executable, "-m", "recipes.experiments.end_to_end"]
+        + [str(word) for word in (*words, *small, *budgets)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+@pytest.mark.slow
+def test_command(tmp_path: Path) -> None:
+    """Pilots, the final runs of what they chose, what remains, and the report."""
+    one = ("--out", tmp_path, "--tasks", "count", "--ways", "frozen", "whole")
+    called(*one, "--phase", "pilot")
+    status = json.loads(called(*one, "--status").stdout)
+    assert status["pilot"] == {"done": {"count": 30}, "left": 0, "hours_left": 0.0}
+    assert status["final"]["left"] == 10
+    called(*one, "--phase", "final")
+    lines = plan.read(tmp_path / "final.jsonl")
+    assert len(lines) == 10
+    assert all(0 <= line["test"] <= 1 for line in lines)
+    report = called(*one, "--report", tmp_path / "curves.png").stdout
+    assert report.count("| count |") == 2
+    assert (tmp_path / "curves.png").exists()
