@@ -11,8 +11,9 @@ Training, validation and test are made of different digits, and of different reg
 
     needle    four of the tiles have a digit; is one of them a zero?
     texture   all tiles have a faint relief; is it grass on eight of them, or gravel on all?
-    relation  eight tiles have a digit; are four of them a block of 2 x 2 tiles, or does none touch another? The
-              tiles of both labels have the same distribution, so no model of tiles without places tells them apart.
+    relation  three pairs of tiles have a digit, with a tile between the two: do they lie side by side, or one above the
+              other? The tiles of both labels have the same distribution, so no model of tiles without places tells
+              them apart.
     count     half of the tiles have a digit; are there more zeros than other digits?
 """
 
@@ -36,8 +37,8 @@ INK = (70, 50, 120)
 OPACITY = 0.85
 RELIEF = 0.15
 """Share by which a texture changes the brightness of the tissue, at most."""
-NEEDLES, COUNTED, PLACED, PATCHES = 4, 32, 8, 8
-"""Tiles with a digit in the tasks needle, count and relation, and with another texture."""
+NEEDLES, COUNTED, PAIRS, PATCHES = 4, 32, 3, 8
+"""Tiles with a digit in the tasks needle and count, pairs of them in the task relation, and tiles with grass."""
 MARGIN = 3
 """The share of keys is never as near to a half as this many digits, in the task count."""
 
@@ -192,32 +193,35 @@ def texture(of: Material, label: int, rng: np.random.Generator) -> Drawn:
 
 
 def relation(of: Material, label: int, rng: np.random.Generator) -> Drawn:
-    """Return tiles of which eight have a digit: four in a block for label 1, none beside another for label 0.
+    """Return tiles of which three pairs have a digit: side by side for label 1, one above the other for label 0.
 
     The label decides only where the tiles lie, after all of them are drawn.
     """
-    tiles, marks = digits_among(of, 0, PLACED, rng)
+    tiles, marks = digits_among(of, 0, 2 * PAIRS, rng)
     marks *= 2
     with_digit, without = np.flatnonzero(marks), np.flatnonzero(marks == 0)
-    places = np.flatnonzero(placed(bool(label), rng))
+    across = pairs_across(rng)
+    places = np.flatnonzero(across if label else across.T)
     order = np.empty(TILES, int)
     order[places] = rng.permutation(with_digit)
     order[np.setdiff1d(np.arange(TILES), places)] = rng.permutation(without)
     return tiles[order], marks[order]
 
 
-def placed(block: bool, rng: np.random.Generator) -> Array:
-    """Return eight places, bool `[8, 8]`: none touches another, not even at a corner, but in a block of 2 x 2."""
+def pairs_across(rng: np.random.Generator) -> Array:
+    """Return three pairs of places with one between the two, in a row, bool `[8, 8]`.
+
+    Between places of different pairs there are at least two others, along the rows or along the columns.
+    """
     while True:
-        edged = np.zeros((GRID + 2, GRID + 2), bool)
-        if block:
-            row, column = rng.integers(1, GRID, size=2)
-            edged[row : row + 2, column : column + 2] = True
-        for row, column in rng.permutation(np.argwhere(np.ones((GRID, GRID)))):
-            if edged.sum() < PLACED and not edged[row : row + 3, column : column + 3].any():
-                edged[row + 1, column + 1] = True
-        if edged.sum() == PLACED:
-            return edged[1:-1, 1:-1]
+        rows, columns = rng.integers(GRID, size=PAIRS), rng.integers(GRID - 2, size=PAIRS)
+        left = np.stack([rows, columns], axis=1)
+        ends = np.stack([left, left + np.array([0, 2])], axis=1)  # [pairs, 2, 2]
+        apart = abs(ends[:, None, :, None] - ends[None, :, None]).max(-1).min((-1, -2))
+        if (apart + 3 * np.eye(PAIRS) >= 3).all():
+            places = np.zeros((GRID, GRID), bool)
+            places[tuple(ends.reshape(-1, 2).T)] = True
+            return places
 
 
 TASKS: dict[str, Callable[[Material, int, np.random.Generator], Drawn]] = {

@@ -19,7 +19,8 @@ import tfbig
 from recipes.experiments.end_to_end import images
 
 WIDTHS, HIDDEN, TEMPERATURE = (24, 48, 64, 64), 64, 0.2
-STRIDES = (2, 2, 2, 1)
+STRIDES, REDUCTION = (2, 2, 2, 1), 16
+"""Strides of the blocks, and pixels of the image for each position of the map along a side."""
 VIEWS, CROPS, SHIFT = 128, 128, 4
 """Tiles in a batch without labels, pieces in a batch of pictures, and pixels by which a view is shifted at most."""
 PICTURES = ("astronaut", "camera", "cat", "coffee", "coins", "hubble_deep_field", "moon", "rocket")
@@ -82,12 +83,16 @@ def tile_model(head: str) -> keras.Model:
 
 
 def whole_model(head: str) -> keras.Model:
-    """Return the trunk over a whole image, its map pooled by the same head, streamed."""
+    """Return the same over a whole image, streamed.
+
+    Means of 2 x 2 positions are features, so that there are as many as tiles, but each is of more than a tile.
+    """
     network = trunk()
+    features = layers.AveragePooling2D(images.TILE // REDUCTION)(network.output)
     pool = (
         layers.GlobalAveragePooling2D() if head == "mean" else tfbig.layers.AttentionPooling(HIDDEN)
     )
-    logit = layers.Dense(1)(pool(network.output))
+    logit = layers.Dense(1)(pool(features))
     return tfbig.stream(keras.Model(network.input, logit, name="whole"))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 WAYS = ("frozen", "sampling", "tiles", "whole")
 TASKS = ("needle", "texture", "relation", "count")
-RATES = (3e-4, 1e-3, 3e-3)
+RATES = (1e-3, 3e-4, 3e-3)
 ENCODERS = ("views", "pictures")
 HEADS = ("attention", "mean")
 PILOT_SEEDS, FINAL_SEEDS = (100, 101), (0, 1, 2, 3, 4)
@@ -104,14 +104,15 @@ def options(task: str, way: str) -> Iterator[dict[str, Any]]:
 
 
 def pilots(tasks: Sequence[str] = TASKS, ways: Sequence[str] = WAYS) -> list[Run]:
-    """Return the runs that choose, one seed after the other."""
-    return [
-        Run(phase="pilot", task=task, way=way, seed=seed, **chosen)
+    """Return the runs that choose, one seed after the other, and of a seed one rate after the other."""
+    runs = [
+        Run(phase="pilot", task=task, way=way, seed=seed, **given)
         for seed in PILOT_SEEDS
         for task in tasks
         for way in ways
-        for chosen in options(task, way)
+        for given in options(task, way)
     ]
+    return sorted(runs, key=lambda run: (PILOT_SEEDS.index(run.seed), RATES.index(run.rate)))
 
 
 def chosen(lines: Iterable[Line], task: str, way: str) -> Run | None:

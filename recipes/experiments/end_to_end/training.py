@@ -35,12 +35,14 @@ Look = dict[str, float]
 
 @dataclass(frozen=True)
 class Part:
-    """Inputs of a model for a part of the images, and their labels `[m, 1]`.
+    """What a model sees of a part of the images.
 
-    Inputs are images `[m, ...]`, or features in several stains, `[m, stains, 64, 64]`.
+    Args:
+        stains: Pixels, tiles or features of the images, `[s, m, ...]`, in s stains, of which the first is their own.
+        labels: Their labels, `[m, 1]`.
     """
 
-    inputs: Array
+    stains: Array
     labels: Array
 
 
@@ -83,7 +85,9 @@ def encoded(run: Run, setting: Setting, folder: Path) -> tuple[keras.Model, floa
     seconds = time.process_time() - start
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".json").write_text(json.dumps(round(seconds, 1)))
-    network.save_weights(path)
+    fresh = path.with_name("fresh.weights.h5")
+    network.save_weights(fresh)
+    fresh.replace(path)
     return network, seconds
 
 
@@ -109,8 +113,8 @@ def model_of(run: Run) -> keras.Model:
 def part_of(run: Run, pixels: images.Images, network: keras.Model | None) -> Part:
     """Return what the model of a run sees of images; with an encoder, their features in one stain, their own."""
     if network is not None:
-        return Part(features(network, pixels)[:, None], pixels.labels)
-    return Part(pixels.pixels if run.way == "whole" else pixels.tiles, pixels.labels)
+        return Part(features(network, pixels)[None], pixels.labels)
+    return Part((pixels.pixels if run.way == "whole" else pixels.tiles)[None], pixels.labels)
 
 
 def training_part(run: Run, setting: Setting, network: keras.Model | None) -> Part:
@@ -120,24 +124,20 @@ def training_part(run: Run, setting: Setting, network: keras.Model | None) -> Pa
     if network is None or not run.augmented:
         return part
     rng = np.random.default_rng([run.seed, 1])
-    stains = [part.inputs]
+    stains = [part.stains]
     for _ in range(VIEWS_OF_FEATURES - 1):
         changed = images.jittered(pixels.pixels, rng)
-        stains.append(
-            features(network, images.Images(changed, pixels.labels, pixels.marked))[:, None]
-        )
-    return Part(np.concatenate(stains, axis=1), part.labels)
+        stains.append(features(network, images.Images(changed, pixels.labels, pixels.marked))[None])
+    return Part(np.concatenate(stains), part.labels)
 
 
 def batch_of(run: Run, part: Part, chosen: Array, rng: np.random.Generator) -> Array:
-    """Return the inputs of a step, float32: features in one stain each, or pixels, of a quarter of the tiles or all."""
-    x = part.inputs[chosen]
-    if run.way == "frozen":
-        return x[np.arange(len(x)), rng.integers(x.shape[1], size=len(x))]
+    """Return the inputs of a step, float32: each image in one stain, of a quarter of the tiles or all."""
+    x = part.stains[rng.integers(len(part.stains), size=len(chosen)), chosen]
     if run.way == "sampling":
         order = rng.permuted(np.tile(np.arange(images.TILES), (len(x), 1)), axis=1)
         x = np.take_along_axis(x, order[:, :SAMPLED, None, None, None], axis=1)
-    if run.augmented:
+    if run.augmented and run.way != "frozen":
         x = images.jittered(x, rng)
     return x.astype("float32")
 
@@ -152,7 +152,7 @@ def batch_size(run: Run) -> int:
 
 def scores(model: keras.Model, part: Part, size: int) -> Array:
     """Return the logits of all images, `[m]`."""
-    x = part.inputs[:, 0] if part.inputs.ndim == 4 and part.inputs.shape[-1] != 3 else part.inputs
+    x = part.stains[0]
     batches = [x[i : i + size].astype("float32") for i in range(0, len(x), size)]
     return np.concatenate([np.asarray(model.predict_on_batch(b)) for b in batches])[:, 0]
 
