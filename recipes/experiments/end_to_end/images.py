@@ -35,7 +35,7 @@ KEY = 0
 """The digit that is looked for."""
 INK = (70, 50, 120)
 OPACITY = 0.85
-RELIEF = 0.15
+RELIEF = 0.25
 """Share by which a texture changes the brightness of the tissue, at most."""
 NEEDLES, COUNTED, PAIRS, PATCHES = 4, 32, 3, 8
 """Tiles with a digit in the tasks needle and count, pairs of them in the task relation, and tiles with grass."""

@@ -38,9 +38,9 @@ class Setting:
     train: int = 1024
     validation: int = 256
     test: int = 1000
-    seconds: float = 300.0
+    seconds: float = 400.0
     head_seconds: float = 60.0
-    pretraining: float = 300.0
+    pretraining: float = 400.0
 
     @property
     def name(self) -> str:
