@@ -217,6 +217,20 @@ def test_looks_are_taken_at_twelfths_of_the_budget_and_after_powers_of_two_epoch
     assert looks[-1]["steps"] == 24
 
 
+def test_a_run_ends_after_three_perfect_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = iter([1.0, 0.9, 1.0, 1.0, 1.0])
+    monkeypatch.setattr(training, "auc", lambda *_: next(found))
+    one = training.Training(frozen(), 100.0, random_part(64), random_part(8), tmp_path, Ticks())
+    looks = one.go_on()
+    assert [look["auc"] for look in looks] == [1, 0.9, 1, 1, 1]
+    line = {"looks": looks}
+    assert figures.at_epoch(line, 1) == 1
+    assert figures.at_epoch(line, 2) == 0.9
+    assert figures.at_epoch(line, 4096) == 1  # it ended before
+
+
 def test_warming_changes_nothing(tmp_path: Path) -> None:
     one = training.Training(frozen(), 1.0, random_part(32), random_part(8), tmp_path)
     before = one.variables()

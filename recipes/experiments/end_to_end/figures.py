@@ -17,6 +17,7 @@ from recipes.experiments.end_to_end.plan import (
     WAYS,
     Line,
     chosen,
+    is_perfect,
     is_same_choice,
 )
 
@@ -74,14 +75,16 @@ def grouped(lines: Iterable[Line]) -> dict[Key, list[Line]]:
 
 
 def equal_epochs(groups: dict[Key, list[Line]], task: str) -> int:
-    """Return the most epochs, a power of two, that all ways of a task have had in all of their runs."""
-    runs = [line for key, lines in groups.items() if key[0] == task for line in lines]
-    return 2 ** int(np.log2(max(1.0, min(line["looks"][-1]["epochs"] for line in runs))))
+    """Return the most epochs, a power of two, that all runs of a task have had that did not end as perfect."""
+    runs = [line["looks"] for key, lines in groups.items() if key[0] == task for line in lines]
+    full = [looks for looks in runs if not is_perfect(looks)] or runs
+    return 2 ** int(np.log2(max(1.0, min(looks[-1]["epochs"] for looks in full))))
 
 
 def at_epoch(line: Line, epoch: int) -> float:
-    """Return the AUC on the validation images after an epoch."""
-    return next((look["auc"] for look in line["looks"] if look["epochs"] == epoch), float("nan"))
+    """Return the AUC on the validation images after an epoch; that of a run that ended as perfect before is 1."""
+    found = (look["auc"] for look in line["looks"] if look["epochs"] == epoch)
+    return next(found, 1.0 if is_perfect(line["looks"]) else float("nan"))
 
 
 def row(key: Key, lines: Sequence[Line], epoch: int) -> Row:
@@ -163,15 +166,20 @@ def power(pilots: Sequence[Line]) -> dict[str, float]:
 
 
 def curve(lines: Sequence[Line]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return seconds `[n]`, and the AUC of every line at these, `[lines, n]`, between two looks on a straight line."""
-    end = min(line["looks"][-1]["seconds"] for line in lines)
+    """Return seconds `[n]`, and the AUC of every line at these, `[lines, n]`.
+
+    Between two looks it is on a straight line, and after the last one, if the run ended as perfect, it stays.
+    """
+    end = max(line["looks"][-1]["seconds"] for line in lines)
     begin = max(line["looks"][0]["seconds"] for line in lines)
-    seconds = np.linspace(begin, end, 25)
-    values = [
-        np.interp(seconds, *([look[name] for look in line["looks"]] for name in ("seconds", "auc")))
-        for line in lines
-    ]
+    seconds = np.linspace(begin, end, 50)
+    values = [np.interp(seconds, column(line, "seconds"), column(line, "auc")) for line in lines]
     return seconds, np.stack(values)
+
+
+def column(line: Line, name: str) -> list[float]:
+    """Return a figure of all looks of a run."""
+    return [look[name] for look in line["looks"]]
 
 
 def draw(lines: Sequence[Line], path: Path) -> None:

@@ -19,7 +19,12 @@ PILOT_SEEDS, FINAL_SEEDS = (100, 101), (0, 1, 2, 3, 4)
 AUGMENTED = ("needle", "texture")
 """Tasks that are also trained with random stains."""
 
+PERFECT = 3
+"""A run ends after so many perfect evaluations, one after the other."""
+
 Line = dict[str, Any]
+Look = dict[str, float]
+"""What was found in an evaluation: seconds, steps, epochs, and AUC on the validation images."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +151,11 @@ def finals(
         for (task, _), run in best.items()
         if run and (task in AUGMENTED or not augmented)
     ]
+
+
+def is_perfect(looks: Sequence[Look]) -> bool:
+    """Say whether the AUC of the last three looks is 1."""
+    return len(looks) >= PERFECT and all(look["auc"] == 1 for look in looks[-PERFECT:])
 
 
 # ------------------------------------------------------------------------------------------ file

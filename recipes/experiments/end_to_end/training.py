@@ -20,17 +20,16 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 
 from recipes.experiments.end_to_end import images, networks
-from recipes.experiments.end_to_end.plan import Run, Setting
+from recipes.experiments.end_to_end.plan import Look, Run, Setting, is_perfect
 
 BATCH, HEAD_BATCH, LOOKS = 8, 32, 12
-"""Images in a step, also of features, and evaluations on the validation images in a budget."""
+"""Images in a step, also of features; evaluations on the validation images in a budget."""
 SAMPLED = images.TILES // 4
 VIEWS_OF_FEATURES = 8
 """Stains of each training image of which a frozen encoder computes features, with augmentation."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Clock = Callable[[], float]
-Look = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -271,10 +270,14 @@ class Training:
         self.progress.looks.append(look | {"epochs": epochs, "auc": found})
         self.save()
 
+    def is_over(self) -> bool:
+        """Say whether the budget is spent, or the last three looks were perfect, so that no weights can be better."""
+        return self.progress.spent >= self.seconds or is_perfect(self.progress.looks)
+
     def go_on(self) -> list[Look]:
-        """Train until the budget is spent, and return the looks."""
+        """Train until it is over, and return the looks."""
         self.warm()
-        while self.progress.spent < self.seconds:
+        while not self.is_over():
             start = self.clock()
             self.step()
             self.progress.spent += self.clock() - start
