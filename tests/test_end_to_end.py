@@ -397,10 +397,20 @@ def test_report_of_lines(tmp_path: Path) -> None:
     lines[0]["looks"] = lines[0]["looks"][:3]  # three epochs: the last power of two of all is 2
     rows = figures.table(lines).splitlines()
     assert len(rows) == 2 + len(plan.WAYS)
-    first = "| count | frozen | 0.001, mean, views | 2 | not tested | not tested | 4.0 | 4 + 300 before |"
-    assert rows[2] == first + " 0.540 +- 0.000 after 2 |"
+    first = "| count | frozen | 0.001, mean, views | 2 | 0.900 +- 0.000 | not tested | not tested |"
+    assert rows[2] == first + " 4.0 | 4 + 300 before | 0.540 +- 0.000 after 2 |"
     figures.draw(lines, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_differences_are_those_of_the_same_seed() -> None:
+    lines = pilot_lines()[:1] * 4
+    for number, (way, seed, score) in enumerate(
+        [("frozen", 0, 0.6), ("frozen", 1, 0.8), ("tiles", 1, 0.9), ("tiles", 0, 0.7)]
+    ):
+        lines[number] = {**lines[number], "way": way, "seed": seed, "test": score}
+    assert list(figures.differences(lines)) == [("needle", "tiles", False)]
+    assert figures.differences(lines)["needle", "tiles", False] == pytest.approx((0.1, 0))
 
 
 def test_power_of_the_pilots() -> None:

@@ -176,6 +176,9 @@ def print_report(arguments: Arguments) -> None:
     if not shown:
         raise SystemExit("no run to report: the pilots of no task and way are finished.")
     print(figures.table(shown))
+    for (task, way, stains), difference in figures.differences(shown).items():
+        name = f"{task}, {way}{', random stains' if stains else ''}"
+        print(f"{name}: better than frozen by {figures.with_interval(difference)}")
     figures.draw(shown, arguments.report)
 
 

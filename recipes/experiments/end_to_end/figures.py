@@ -113,8 +113,8 @@ def rows(lines: Iterable[Line]) -> list[Row]:
 
 
 COLUMNS = (
-    "task", "way", "rate, head", "seeds", "AUC, test", "AUC, other stain", "epochs", "seconds",
-    "validation at equal epochs",
+    "task", "way", "rate, head", "seeds", "AUC, validation", "AUC, test", "AUC, other stain",
+    "epochs", "seconds", "validation at equal epochs",
 )  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def cells(of: Row) -> list[str]:
     before = f" + {of['pretraining']:.0f} before" if of["pretraining"] else ""
     return [
         *(of["task"], way, choice, str(of["seeds"])),
-        *(with_interval(of[name]) for name in ("test", "other_stain")),
+        *(with_interval(of[name]) for name in ("validation", "test", "other_stain")),
         *(f"{of['epochs']:.1f}", f"{of['seconds']:.0f}{before}"),
         f"{with_interval(of['at_epoch'])} after {of['epoch']}",
     ]
@@ -143,6 +143,24 @@ def table(lines: Iterable[Line]) -> str:
     """Return a table in Markdown."""
     body = [list(COLUMNS), ["---"] * len(COLUMNS), *map(cells, rows(lines))]
     return "\n".join(f"| {' | '.join(line)} |" for line in body)
+
+
+def differences(lines: Iterable[Line]) -> dict[Key, tuple[float, float]]:
+    """Return how much better each way is on test images than fixed features of the same seed.
+
+    Images and seeds are the same for all ways, so the interval is that of the differences, seed by seed.
+    """
+    scores = {
+        key: {line["seed"]: line["test"] for line in group if "test" in line}
+        for key, group in grouped(lines).items()
+    }
+    found = {}
+    for (task, way, augmented), of_way in scores.items():
+        frozen = scores.get((task, "frozen", augmented), {})
+        pairs = [of_way[seed] - frozen[seed] for seed in of_way if seed in frozen]
+        if way != "frozen" and pairs:
+            found[task, way, augmented] = interval(pairs)
+    return found
 
 
 def power(pilots: Sequence[Line]) -> dict[str, float]:

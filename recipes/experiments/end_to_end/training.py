@@ -51,12 +51,14 @@ class Progress:
 
     Args:
         spent: Processor seconds of training so far; those of evaluations, and of features, are not counted.
+        wall: Seconds so far, evaluations included.
         steps: Steps so far.
         looks: What was found in each evaluation: seconds, steps, epochs, and AUC on the validation images.
         random: State of the random numbers.
     """
 
     spent: float = 0.0
+    wall: float = 0.0
     steps: int = 0
     looks: list[Look] = field(default_factory=list)
     random: dict[str, Any] = field(default_factory=dict)
@@ -191,7 +193,7 @@ class Training:
     ) -> None:
         self.run, self.seconds, self.train, self.validation = run, seconds, train, validation
         self.folder, self.clock = folder, clock
-        self.model = model_of(run)
+        self.model, self.since = model_of(run), time.monotonic()
         self.rng = np.random.default_rng([run.seed, 3])
         self.progress = Progress()
         self.best = self.variables()
@@ -268,6 +270,8 @@ class Training:
         epochs = round(self.progress.steps / self.epoch_steps, 3)
         look = {"seconds": round(self.progress.spent, 2), "steps": self.progress.steps}
         self.progress.looks.append(look | {"epochs": epochs, "auc": found})
+        self.progress.wall += time.monotonic() - self.since
+        self.since = time.monotonic()
         self.save()
 
     def is_over(self) -> bool:
@@ -310,7 +314,7 @@ def finish(run: Run, setting: Setting, folder: Path) -> dict[str, Any]:
         setting: Sizes and budgets.
         folder: Where states and encoders are kept; what is there is continued.
     """
-    start, network, figures = time.monotonic(), None, {}
+    network, figures = None, {}
     if run.way == "frozen":
         network, seconds = encoded(run, setting, folder / "encoders")
         figures["pretraining"] = round(seconds, 1)
@@ -327,4 +331,4 @@ def finish(run: Run, setting: Setting, folder: Path) -> dict[str, Any]:
     if run.phase == "final":
         figures |= tests(run, setting, training, network)
     training.saved.unlink()
-    return figures | {"wall": round(time.monotonic() - start, 1)}
+    return figures | {"wall": round(training.progress.wall, 1)}
