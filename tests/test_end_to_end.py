@@ -17,7 +17,8 @@ from samples import ROOT
 from scipy import stats
 from skimage import data
 
-from recipes.experiments.end_to_end import figures, images, networks, plan, training
+import tfbig
+from recipes.experiments.end_to_end import figures, images, networks, parts, plan, slides, training
 
 TASKS = pytest.mark.parametrize("task", images.TASKS)
 SMALL = plan.Setting(train=32, validation=8, test=6, seconds=5, head_seconds=6, pretraining=1)
@@ -98,6 +99,38 @@ def near_pairs(marks: np.ndarray) -> list[list[int]]:
     assert len(places) == 2 * images.PAIRS
     distances = [abs(a - b) for a, b in itertools.combinations(places, 2)]
     return [each.tolist() for each in distances if each.max() < 3]
+
+
+def test_slides_have_tissue_of_their_label_on_a_tenth() -> None:
+    made, labels = slides.make("test", 2, 0)
+    again, _ = slides.make("test", 2, 0)
+    assert labels.tolist() == [[0], [1]]
+    for slide, same in zip(made, again, strict=True):
+        pixels = slide.read(0, slides.SIDE)
+        assert np.array_equal(pixels, same.read(0, slides.SIDE))
+        assert np.array_equal(pixels[3:2000:], slide.read(3, 2000))
+        rows, columns = (slice(n, n + 1280) for n in (slide.row, slide.column))
+        assert np.array_equal(pixels[rows, columns], slide.tissue)
+        outside = (pixels != slides.GLASS).any(-1)
+        outside[rows, columns] = False
+        assert not outside.any()
+        assert slide.mask.mean() == pytest.approx(0.1, abs=0.005)
+        masked = tfbig.masked(slide, slide.mask, slides.GLASS)
+        assert np.array_equal(masked.read(0, slides.SIDE), pixels)
+        assert masked.background.share == slide.mask.mean()
+    pieces = images.make("relation", "test", 2 * slides.PIECES**2, 0).pixels
+    assert np.array_equal(made[1].tissue[:256, 256:512], pieces[3])  # the second with label 1
+
+
+def test_slides_are_let_go() -> None:
+    run = plan.Run("final", plan.SLIDES, "skipped", 1e-3, 0, "attention")
+    part = parts.training(run, SMALL, None)
+    chosen = parts.batch_of(run, part, np.array([1]), np.random.default_rng(0))
+    handle = chosen.numpy()[0].decode()
+    assert tfbig.sources.resolve(handle).background is not None
+    parts.release(part)
+    with pytest.raises(tfbig.SourceError):
+        tfbig.sources.resolve(handle)
 
 
 def test_stains() -> None:
@@ -181,18 +214,18 @@ def frozen(phase: str = "pilot", augmented: bool = False) -> plan.Run:
     return plan.Run(phase, "count", "frozen", 1e-2, 0, "mean", "pictures", augmented)
 
 
-def random_part(number: int, stains: int = 1) -> training.Part:
+def random_part(number: int, stains: int = 1) -> parts.Part:
     rng = np.random.default_rng(number)
     features = rng.normal(size=(stains, number, 64, 64)).astype("float32")
-    return training.Part(features, (np.arange(number)[:, None] % 2).astype("float32"))
+    return parts.Part(features, (np.arange(number)[:, None] % 2).astype("float32"))
 
 
 def test_a_run_that_is_interrupted_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
-    parts = (random_part(96, stains=3), random_part(16))
+    data = (random_part(96, stains=3), random_part(16))
     run = frozen(augmented=True)
 
     def begun(name: str, clock: Ticks) -> training.Training:
-        return training.Training(run, 6.0, *parts, tmp_path / name, clock)
+        return training.Training(run, 6.0, *data, tmp_path / name, clock)
 
     whole = begun("whole", Ticks())
     looks = whole.go_on()
@@ -210,8 +243,8 @@ def test_a_run_that_is_interrupted_goes_on_as_if_it_had_not_been(tmp_path: Path)
 def test_looks_are_taken_at_twelfths_of_the_budget_and_after_powers_of_two_epochs(
     tmp_path: Path,
 ) -> None:
-    parts = (random_part(96), random_part(16))
-    looks = training.Training(frozen(), 12.0, *parts, tmp_path, Ticks()).go_on()
+    data = (random_part(96), random_part(16))
+    looks = training.Training(frozen(), 12.0, *data, tmp_path, Ticks()).go_on()
     assert {1, 2, 4, 8} <= {x["epochs"] for x in looks}
     assert {float(second) for second in range(1, 13)} <= {x["seconds"] for x in looks}
     assert looks[-1]["steps"] == 24
@@ -250,11 +283,11 @@ def test_only_a_final_run_sees_the_test_images_and_once(
         return make(task, part, number, seed)
 
     monkeypatch.setattr(images, "make", recorded)
-    monkeypatch.setattr(training, "encoded", lambda *_: (networks.encoder(), 2.0))
-    monkeypatch.setattr(training, "features", lambda _, made: np.zeros((len(made.labels), 64, 64)))
+    monkeypatch.setattr(parts, "encoded", lambda *_: (networks.encoder(), 2.0))
+    monkeypatch.setattr(parts, "features", lambda _, made: np.zeros((len(made.labels), 64, 64)))
     setting = replace(SMALL, head_seconds=0.02)
     found = training.finish(frozen(phase), setting, tmp_path)
-    assert seen == [("validation", 8), ("train", 32), *[("test", 6)] * (phase == "final")]
+    assert seen == [("train", 32), ("validation", 8), *[("test", 6)] * (phase == "final")]
     assert {"test", "other_stain"} <= found.keys() or phase == "pilot"
     assert found["pretraining"] == 2.0
     assert not list((tmp_path / "states").rglob("*.npz"))  # nothing to continue
@@ -263,10 +296,10 @@ def test_only_a_final_run_sees_the_test_images_and_once(
 def test_a_quarter_of_the_tiles_is_drawn() -> None:
     run = plan.Run("pilot", "count", "sampling", 1e-3, 0, "mean")
     made = images.make("count", "train", 2, 0)
-    part = training.part_of(run, made, None)
-    drawn = training.batch_of(run, part, np.arange(2), np.random.default_rng(0))
+    part = parts.part_of(run, made, None)
+    drawn = parts.batch_of(run, part, np.arange(2), np.random.default_rng(0))
     assert drawn.shape == (2, 16, 32, 32, 3)
-    for bag, tiles in zip(drawn.astype("uint8"), made.tiles, strict=True):
+    for bag, tiles in zip(drawn.numpy().astype("uint8"), made.tiles, strict=True):
         assert len({tile.tobytes() for tile in bag} & {tile.tobytes() for tile in tiles}) == 16
 
 
@@ -283,10 +316,10 @@ def test_an_encoder_is_trained_once(
     encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = replace(frozen(), encoder=encoder)
-    first, seconds = training.encoded(run, SMALL, tmp_path)
+    first, seconds = parts.encoded(run, SMALL, tmp_path)
     for name in ("trained_by_views", "trained_by_pictures"):
         monkeypatch.delattr(networks, name)
-    again, same = training.encoded(run, SMALL, tmp_path)
+    again, same = parts.encoded(run, SMALL, tmp_path)
     assert seconds >= SMALL.pretraining
     assert same == pytest.approx(seconds, abs=0.05)
     assert all(map(np.array_equal, first.get_weights(), again.get_weights()))
@@ -298,12 +331,12 @@ def test_an_encoder_is_trained_once(
 def test_features_have_a_stain_for_each_image() -> None:
     network = networks.encoder()
     setting = replace(SMALL, train=2)
-    part = training.training_part(frozen(augmented=True), setting, network)
-    assert part.stains.shape == (training.VIEWS_OF_FEATURES, 2, 64, 64)
-    own = training.features(network, images.make("count", "train", 2, 0))
+    part = parts.training(frozen(augmented=True), setting, network)
+    assert part.stains.shape == (parts.VIEWS_OF_FEATURES, 2, 64, 64)
+    own = parts.features(network, images.make("count", "train", 2, 0))
     assert np.array_equal(part.stains[0], own)
     assert not np.array_equal(part.stains[0], part.stains[1])
-    drawn = training.batch_of(frozen(augmented=True), part, np.arange(2), np.random.default_rng(0))
+    drawn = parts.batch_of(frozen(augmented=True), part, np.arange(2), np.random.default_rng(0))
     assert drawn.shape == (2, 64, 64)
 
 
@@ -338,8 +371,27 @@ def test_finals_have_what_the_pilots_chose() -> None:
     assert {run.rate for run in runs} == {1e-3}
     assert {run.phase for run in runs} == {"final"}
     plain = [run for run in runs if not run.augmented]
-    assert len(plain) == len(plan.TASKS) * len(plan.WAYS) * len(plan.FINAL_SEEDS)
+    assert len(plain) == len(plan.pairs()) * len(plan.FINAL_SEEDS)
     assert {run.task for run in runs if run.augmented} == set(plan.AUGMENTED)
+
+
+def test_of_equal_pilots_the_fastest_is_chosen() -> None:
+    lines = pilot_lines(best=3e-4)
+    for line in lines:
+        if line["rate"] == 3e-3:
+            line["validation"] = 0.9
+            line["looks"] = line["looks"][:3]
+    assert {run.rate for run in plan.finals(lines)} == {3e-3}
+
+
+def test_slides_have_ways_of_their_own() -> None:
+    assert set(plan.pairs(["count", "slides"])) == {
+        *(("count", way) for way in ("frozen", "sampling", "tiles", "whole")),
+        *(("slides", way) for way in ("skipped", "computed")),
+    }
+    both = plan.finals(pilot_lines(), ["slides"])
+    assert len(both) == 2 * len(plan.FINAL_SEEDS)
+    assert len({replace(run, way="") for run in both}) == len(plan.FINAL_SEEDS)
 
 
 def test_a_way_is_not_final_before_all_of_its_pilots_are() -> None:
@@ -347,7 +399,7 @@ def test_a_way_is_not_final_before_all_of_its_pilots_are() -> None:
     last = plan.pilots()[-1]
     assert plan.chosen(lines, last.task, last.way) is None
     others = {(run.task, run.way) for run in plan.finals(lines)}
-    assert len(others) == len(plan.TASKS) * len(plan.WAYS) - 1
+    assert len(others) == len(plan.pairs()) - 2  # `computed` has the choice of `skipped`
 
 
 def test_lines_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -396,7 +448,7 @@ def test_report_of_lines(tmp_path: Path) -> None:
             line["pretraining"] = 300.0
     lines[0]["looks"] = lines[0]["looks"][:3]  # three epochs: the last power of two of all is 2
     rows = figures.table(lines).splitlines()
-    assert len(rows) == 2 + len(plan.WAYS)
+    assert len(rows) == 2 + 4
     first = "| count | frozen | 0.001, mean, views | 2 | 0.900 +- 0.000 | not tested | not tested |"
     assert rows[2] == first + " 4.0 | 4 + 300 before | 0.540 +- 0.000 after 2 |"
     figures.draw(lines, tmp_path / "curves.png")

@@ -33,7 +33,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 from benchmarks import harness, report
 from recipes.experiments.end_to_end import plan
 
-SIDE = 256
+SIDE, SLIDE_SIDE = 256, 4096
 PHASES = ("pilot", "final")
 DEFAULT = plan.Setting()
 
@@ -53,6 +53,8 @@ class Arguments:
     seconds: Annotated[float, "budget of a run"] = DEFAULT.seconds
     head_seconds: Annotated[float, "budget of a head on fixed features"] = DEFAULT.head_seconds
     pretraining: Annotated[float, "budget of an encoder before it is fixed"] = DEFAULT.pretraining
+    slides: Annotated[int, "slides to train on, and to test with"] = DEFAULT.slides
+    slide_seconds: Annotated[float, "budget of a run on slides"] = DEFAULT.slide_seconds
 
 
 def setting_of(arguments: Arguments) -> plan.Setting:
@@ -103,7 +105,8 @@ def run_all(arguments: Arguments) -> None:
                 return
             figures = training.finish(run, setting, work)
             about = {**asdict(run), "setting": asdict(setting), **figures}
-            line = report.line(f"end to end, {run.phase}", [SIDE, SIDE, 3], **about)
+            side = SLIDE_SIDE if run.task == plan.SLIDES else SIDE
+            line = report.line(f"end to end, {run.phase}", [side, side, 3], **about)
             plan.append(arguments.out / f"{run.phase}.jsonl", json.loads(line))
             print(run.name, figures["validation"], file=sys.stderr, flush=True)
             keras.backend.clear_session()
@@ -154,8 +157,7 @@ def undecided(arguments: Arguments, runs: Sequence[plan.Run]) -> list[plan.Run]:
         plan.Run(
             "final", task, way, seed=seed, augmented=augmented, **next(plan.options(task, way))
         )
-        for task in arguments.tasks
-        for way in arguments.ways
+        for task, way in plan.pairs(arguments.tasks, arguments.ways)
         for seed in plan.FINAL_SEEDS
         for augmented in ((False, True) if task in plan.AUGMENTED else (False,))
         if (task, way) not in decided
@@ -185,14 +187,12 @@ def print_report(arguments: Arguments) -> None:
 def best_pilots(arguments: Arguments, pilots: Sequence[plan.Line]) -> list[plan.Line]:
     """Return the lines of the pilots that were chosen; where some are missing, of the best so far."""
     shown = []
-    for task in arguments.tasks:
-        for way in arguments.ways:
-            mine = [x for x in pilots if (x["task"], x["way"]) == (task, way)]
-            if mine:
-                best = plan.chosen(pilots, task, way) or plan.run_of(
-                    max(mine, key=lambda x: x["validation"])
-                )
-                shown += [x for x in mine if plan.is_same_choice(x, best)]
+    for task, way in plan.pairs(arguments.tasks, arguments.ways):
+        mine = [x for x in pilots if (x["task"], x["way"]) == (task, way)]
+        if mine:
+            so_far = plan.run_of(max(mine, key=lambda x: x["validation"]))
+            best = plan.chosen(pilots, task, way) or so_far
+            shown += [x for x in mine if plan.is_same_choice(x, best)]
     return shown
 
 

@@ -19,6 +19,7 @@ from recipes.experiments.end_to_end.plan import (
     chosen,
     is_perfect,
     is_same_choice,
+    pairs,
 )
 
 LEVEL, POWER = 0.95, 0.8
@@ -171,7 +172,7 @@ def power(pilots: Sequence[Line]) -> dict[str, float]:
     found = {}
     for task in TASKS:
         groups = []
-        for way in WAYS:
+        for _, way in pairs([task]):
             best = chosen(pilots, task, way)
             same = [line for line in pilots if best and is_same_choice(line, best)]
             groups.append([line["validation"] for line in same])

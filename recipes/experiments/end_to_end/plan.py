@@ -10,8 +10,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-WAYS = ("frozen", "sampling", "tiles", "whole")
-TASKS = ("needle", "texture", "relation", "count")
+SLIDE_WAYS = ("skipped", "computed")
+WAYS = ("frozen", "sampling", "tiles", "whole", *SLIDE_WAYS)
+SLIDES = "slides"
+"""The task relation on slides, of which a tenth is tissue; the ways differ in what is computed of the others."""
+TASKS = ("needle", "texture", "relation", "count", SLIDES)
 RATES = (1e-3, 3e-4, 3e-3)
 ENCODERS = ("views", "pictures")
 HEADS = ("attention", "mean")
@@ -38,6 +41,8 @@ class Setting:
         seconds: Budget of a run that trains its encoder, in processor seconds of one thread.
         head_seconds: The same for a head on fixed features, which are computed once.
         pretraining: The same for an encoder without labels, or with those of other pictures.
+        slides: Number of slides to train on, and as many to test with; half as many choose.
+        slide_seconds: Budget of a run on slides.
     """
 
     train: int = 1024
@@ -46,6 +51,8 @@ class Setting:
     seconds: float = 400.0
     head_seconds: float = 60.0
     pretraining: float = 400.0
+    slides: int = 64
+    slide_seconds: float = 900.0
 
     @property
     def name(self) -> str:
@@ -54,7 +61,8 @@ class Setting:
 
     def budget(self, way: str) -> float:
         """Return the budget of a way in processor seconds."""
-        return self.head_seconds if way == "frozen" else self.seconds
+        special = {"frozen": self.head_seconds, **dict.fromkeys(SLIDE_WAYS, self.slide_seconds)}
+        return special.get(way, self.seconds)
 
 
 @dataclass(frozen=True)
@@ -95,6 +103,13 @@ def run_of(line: Line) -> Run:
 # ------------------------------------------------------------------------------------------ plan
 
 
+def pairs(tasks: Sequence[str] = TASKS, ways: Sequence[str] = WAYS) -> list[tuple[str, str]]:
+    """Return the tasks and the ways that they have: slides, which are not cut into tiles, have two of their own."""
+    return [
+        (task, way) for task in tasks for way in ways if (way in SLIDE_WAYS) == (task == SLIDES)
+    ]
+
+
 def options(task: str, way: str) -> Iterator[dict[str, Any]]:
     """Yield heads, encoders and rates among which the pilots of a way choose.
 
@@ -109,29 +124,44 @@ def options(task: str, way: str) -> Iterator[dict[str, Any]]:
 
 
 def pilots(tasks: Sequence[str] = TASKS, ways: Sequence[str] = WAYS) -> list[Run]:
-    """Return the runs that choose, one seed after the other, and of a seed one rate after the other."""
+    """Return the runs that choose, one seed after the other, and of a seed one rate after the other.
+
+    Slides of which everything is computed have none: their steps are those of `skipped`, so that its choice is theirs.
+    """
     runs = [
         Run(phase="pilot", task=task, way=way, seed=seed, **given)
         for seed in PILOT_SEEDS
-        for task in tasks
-        for way in ways
+        for task, way in pairs(tasks, ways)
+        if way != "computed"
         for given in options(task, way)
     ]
     return sorted(runs, key=lambda run: (PILOT_SEEDS.index(run.seed), RATES.index(run.rate)))
 
 
-def chosen(lines: Iterable[Line], task: str, way: str) -> Run | None:
-    """Return the pilot with the best mean AUC on validation images over all seeds, or None if one is missing."""
-    found: dict[Run, dict[int, float]] = defaultdict(dict)
+def chosen(lines: Sequence[Line], task: str, way: str) -> Run | None:
+    """Return the pilot with the best mean AUC on validation images over all seeds, or None if one is missing.
+
+    Of several with the same AUC, it is the one that ended first.
+    """
+    if way == "computed":
+        same = chosen(lines, task, "skipped")
+        return same and replace(same, way=way)
+    found: dict[Run, dict[int, tuple[float, float]]] = defaultdict(dict)
     for line in lines:
         run = run_of(line)
         if (run.phase, run.task, run.way) == ("pilot", task, way):
-            found[replace(run, seed=0)][run.seed] = line["validation"]
+            found[replace(run, seed=0)][run.seed] = (
+                line["validation"],
+                -line["looks"][-1]["seconds"],
+            )
     wanted = {replace(run, seed=0) for run in pilots([task], [way])}
     if any(set(found[run]) != set(PILOT_SEEDS) for run in wanted):
         return None
-    best = max(sorted(wanted, key=str), key=lambda run: statistics.mean(found[run].values()))
-    return replace(best, seed=PILOT_SEEDS[0])
+
+    def merit(run: Run) -> list[float]:
+        return [statistics.mean(values) for values in zip(*found[run].values(), strict=True)]
+
+    return replace(max(sorted(wanted, key=str), key=merit), seed=PILOT_SEEDS[0])
 
 
 def is_same_choice(line: Line, run: Run) -> bool:
@@ -143,7 +173,7 @@ def finals(
     lines: Sequence[Line], tasks: Sequence[str] = TASKS, ways: Sequence[str] = WAYS
 ) -> list[Run]:
     """Return the final runs of all tasks and ways whose pilots are finished, one seed after the other."""
-    best = {(task, way): chosen(lines, task, way) for task in tasks for way in ways}
+    best = {(task, way): chosen(lines, task, way) for task, way in pairs(tasks, ways)}
     return [
         replace(run, phase="final", seed=seed, augmented=augmented)
         for augmented in (False, True)

@@ -4,6 +4,8 @@ frozen    the head learns from features of all tiles, of an encoder that is trai
 sampling  encoder and head learn together from a quarter of the tiles, drawn anew in each step
 tiles     encoder and head learn together from all tiles
 whole     encoder and head learn together, and the encoder sees the image as a whole, streamed
+skipped   the same on slides, of which only the tissue is computed
+computed  the same on slides, of which everything is computed
 """
 
 from __future__ import annotations
@@ -19,30 +21,14 @@ import keras
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from recipes.experiments.end_to_end import images, networks
-from recipes.experiments.end_to_end.plan import Look, Run, Setting, is_perfect
+from recipes.experiments.end_to_end import networks, parts
+from recipes.experiments.end_to_end.plan import SLIDE_WAYS, Look, Run, Setting, is_perfect
 
-BATCH, HEAD_BATCH, LOOKS = 8, 32, 12
-"""Images in a step, also of features; evaluations on the validation images in a budget."""
-SAMPLED = images.TILES // 4
-VIEWS_OF_FEATURES = 8
-"""Stains of each training image of which a frozen encoder computes features, with augmentation."""
+LOOKS = 12
+"""Evaluations on the validation images in a budget."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Clock = Callable[[], float]
-
-
-@dataclass(frozen=True)
-class Part:
-    """What a model sees of a part of the images.
-
-    Args:
-        stains: Pixels, tiles or features of the images, `[s, m, ...]`, in s stains, of which the first is their own.
-        labels: Their labels, `[m, 1]`.
-    """
-
-    stains: Array
-    labels: Array
 
 
 @dataclass
@@ -64,110 +50,42 @@ class Progress:
     random: dict[str, Any] = field(default_factory=dict)
 
 
-# ------------------------------------------------------------------------------------------- ways
-
-
-def encoded(run: Run, setting: Setting, folder: Path) -> tuple[keras.Model, float]:
-    """Return the encoder of a frozen run, trained once for all runs of its task and seed, and its processor time."""
-    task = run.task if run.encoder == "views" else "any"
-    path = folder / f"{run.encoder}-{task}-{run.seed}.weights.h5"
-    network = networks.encoder()
-    if path.exists():
-        network.load_weights(path)
-        return network, float(path.with_suffix(".json").read_text())
-    start = time.process_time()
-    if run.encoder == "views":
-        train = images.make(run.task, "train", setting.train, run.seed)
-        tiles = train.tiles.reshape(-1, *train.tiles.shape[2:])
-        mirrored = run.task == "texture"
-        network = networks.trained_by_views(tiles, mirrored, setting.pretraining, run.seed)
-    else:
-        network = networks.trained_by_pictures(setting.pretraining, run.seed)
-    seconds = time.process_time() - start
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".json").write_text(json.dumps(round(seconds, 1)))
-    fresh = path.with_name("fresh.weights.h5")
-    network.save_weights(fresh)
-    fresh.replace(path)
-    return network, seconds
-
-
-def features(network: keras.Model, pixels: images.Images) -> Array:
-    """Return the features `[m, 64, 64]` of all tiles of images."""
-    flat = pixels.tiles.reshape(-1, images.TILE, images.TILE, 3)
-    found = network.predict(flat, batch_size=512, verbose=0)
-    return found.reshape(-1, images.TILES, found.shape[-1])
-
-
-def model_of(run: Run) -> keras.Model:
-    """Return the model of a run, compiled, with weights of its seed."""
-    keras.utils.set_random_seed(run.seed)
-    make = {"whole": networks.whole_model, "frozen": networks.bag_head}
-    model = make.get(run.way, networks.tile_model)(run.head)
-    optimizer = keras.optimizers.Adam(run.rate)
-    optimizer.build(model.trainable_variables)
-    loss = keras.losses.BinaryCrossentropy(from_logits=True)
-    model.compile(optimizer, loss, jit_compile=False)
-    return model
-
-
-def part_of(run: Run, pixels: images.Images, network: keras.Model | None) -> Part:
-    """Return what the model of a run sees of images; with an encoder, their features in one stain, their own."""
-    if network is not None:
-        return Part(features(network, pixels)[None], pixels.labels)
-    return Part((pixels.pixels if run.way == "whole" else pixels.tiles)[None], pixels.labels)
-
-
-def training_part(run: Run, setting: Setting, network: keras.Model | None) -> Part:
-    """Return what a run learns from: features of several stains, if it is frozen and has augmentation."""
-    pixels = images.make(run.task, "train", setting.train, run.seed)
-    part = part_of(run, pixels, network)
-    if network is None or not run.augmented:
-        return part
-    rng = np.random.default_rng([run.seed, 1])
-    stains = [part.stains]
-    for _ in range(VIEWS_OF_FEATURES - 1):
-        changed = images.jittered(pixels.pixels, rng)
-        stains.append(features(network, images.Images(changed, pixels.labels, pixels.marked))[None])
-    return Part(np.concatenate(stains), part.labels)
-
-
-def batch_of(run: Run, part: Part, chosen: Array, rng: np.random.Generator) -> Array:
-    """Return the inputs of a step, float32: each image in one stain, of a quarter of the tiles or all."""
-    x = part.stains[rng.integers(len(part.stains), size=len(chosen)), chosen]
-    if run.way == "sampling":
-        order = rng.permuted(np.tile(np.arange(images.TILES), (len(x), 1)), axis=1)
-        x = np.take_along_axis(x, order[:, :SAMPLED, None, None, None], axis=1)
-    if run.augmented and run.way != "frozen":
-        x = images.jittered(x, rng)
-    return x.astype("float32")
-
-
 # --------------------------------------------------------------------------------------- training
 
 
-def batch_size(run: Run) -> int:
-    """Return the number of images in a step."""
-    return HEAD_BATCH if run.way == "frozen" else BATCH
-
-
-def scores(model: keras.Model, part: Part, size: int) -> Array:
+def scores(model: keras.Model, part: parts.Part, size: int) -> Array:
     """Return the logits of all images, `[m]`."""
     x = part.stains[0]
-    batches = [x[i : i + size].astype("float32") for i in range(0, len(x), size)]
+    batches = [parts.tensor(x[i : i + size]) for i in range(0, len(x), size)]
     return np.concatenate([np.asarray(model.predict_on_batch(b)) for b in batches])[:, 0]
 
 
-def auc(model: keras.Model, part: Part, size: int) -> float:
+def auc(model: keras.Model, part: parts.Part, size: int) -> float:
     """Return the area under the ROC curve."""
     return round(float(roc_auc_score(part.labels[:, 0], scores(model, part, size))), 4)
 
 
 def order_of_epoch(run: Run, epoch: int, number: int) -> Array:
     """Return batches of the numbers of images, `[steps, batch]`, in the order of an epoch."""
-    size = batch_size(run)
+    size = parts.batch_size(run)
     order = np.random.default_rng([run.seed, 2, epoch]).permutation(number)
     return order[: number // size * size].reshape(-1, size)
+
+
+def model_of(run: Run) -> keras.Model:
+    """Return the model of a run, compiled, with weights of its seed."""
+    keras.utils.set_random_seed(run.seed)
+    make = {
+        **dict.fromkeys(("whole", *SLIDE_WAYS), networks.whole_model),
+        **dict.fromkeys(("sampling", "tiles"), networks.tile_model),
+        "frozen": networks.bag_head,
+    }
+    model = make[run.way](run.head)
+    optimizer = keras.optimizers.Adam(run.rate)
+    optimizer.build(model.trainable_variables)
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, jit_compile=False)
+    return model
 
 
 class Training:
@@ -186,8 +104,8 @@ class Training:
         self,
         run: Run,
         seconds: float,
-        train: Part,
-        validation: Part,
+        train: parts.Part,
+        validation: parts.Part,
         folder: Path,
         clock: Clock = time.process_time,
     ) -> None:
@@ -197,7 +115,7 @@ class Training:
         self.rng = np.random.default_rng([run.seed, 3])
         self.progress = Progress()
         self.best = self.variables()
-        self.epoch_steps = len(train.labels) // batch_size(run)
+        self.epoch_steps = len(train.labels) // parts.batch_size(run)
         if self.saved.exists():
             self.restore()
 
@@ -240,8 +158,8 @@ class Training:
     def warm(self) -> None:
         """Trace the step and the prediction, whose time is not counted, and leave everything as it was."""
         before = self.variables()
-        x = batch_of(
-            self.run, self.train, np.arange(batch_size(self.run)), np.random.default_rng(0)
+        x = parts.batch_of(
+            self.run, self.train, np.arange(parts.batch_size(self.run)), np.random.default_rng(0)
         )
         self.model.train_on_batch(x, self.train.labels[: len(x)])
         self.assign(before)
@@ -250,7 +168,7 @@ class Training:
         """Take one step."""
         epoch, number = divmod(self.progress.steps, self.epoch_steps)
         chosen = order_of_epoch(self.run, epoch, len(self.train.labels))[number]
-        x = batch_of(self.run, self.train, chosen, self.rng)
+        x = parts.batch_of(self.run, self.train, chosen, self.rng)
         self.model.train_on_batch(x, self.train.labels[chosen])
         self.progress.steps += 1
 
@@ -264,7 +182,7 @@ class Training:
 
     def look(self) -> None:
         """Evaluate on the validation images, keep the weights if they are the best, and save."""
-        found = auc(self.model, self.validation, batch_size(self.run))
+        found = auc(self.model, self.validation, parts.batch_size(self.run))
         if found > max((look["auc"] for look in self.progress.looks), default=0.0):
             self.best = self.variables()
         epochs = round(self.progress.steps / self.epoch_steps, 3)
@@ -296,14 +214,12 @@ class Training:
 def tests(run: Run, setting: Setting, training: Training, network: keras.Model | None) -> Look:
     """Return the AUC of the best weights on the test images, and on the same in the stain of another laboratory."""
     training.assign(training.best)
-    pixels = images.make(run.task, "test", setting.test, run.seed)
-    other = images.stained(pixels.pixels, images.OTHER_STAIN)
-    shifted = images.Images(other, pixels.labels, pixels.marked)
-    parts = {"test": pixels, "other_stain": shifted}
-    size = batch_size(run)
-    return {
-        name: auc(training.model, part_of(run, each, network), size) for name, each in parts.items()
-    }
+    size = parts.batch_size(run)
+    seen = parts.tests(run, setting, network)
+    found = {name: auc(training.model, part, size) for name, part in seen.items()}
+    for part in seen.values():
+        parts.release(part)
+    return found
 
 
 def finish(run: Run, setting: Setting, folder: Path) -> dict[str, Any]:
@@ -316,19 +232,15 @@ def finish(run: Run, setting: Setting, folder: Path) -> dict[str, Any]:
     """
     network, figures = None, {}
     if run.way == "frozen":
-        network, seconds = encoded(run, setting, folder / "encoders")
+        network, seconds = parts.encoded(run, setting, folder / "encoders")
         figures["pretraining"] = round(seconds, 1)
-    validation = images.make(run.task, "validation", setting.validation, run.seed)
-    training = Training(
-        run,
-        setting.budget(run.way),
-        training_part(run, setting, network),
-        part_of(run, validation, network),
-        folder / "states" / run.name,
-    )
+    seen = [make(run, setting, network) for make in (parts.training, parts.validation)]
+    training = Training(run, setting.budget(run.way), *seen, folder / "states" / run.name)
     looks = training.go_on()
     figures |= {"validation": max(look["auc"] for look in looks), "looks": looks}
     if run.phase == "final":
         figures |= tests(run, setting, training, network)
+    for part in seen:
+        parts.release(part)
     training.saved.unlink()
     return figures | {"wall": round(training.progress.wall, 1)}
