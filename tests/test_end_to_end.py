@@ -18,6 +18,7 @@ from scipy import stats
 from skimage import data
 
 import tfbig
+from recipes.experiments.end_to_end import __main__ as command
 from recipes.experiments.end_to_end import figures, images, networks, parts, plan, slides, training
 
 TASKS = pytest.mark.parametrize("task", images.TASKS)
@@ -476,6 +477,44 @@ def test_power_of_the_pilots() -> None:
 
 
 # ---------------------------------------------------------------------------------------- command
+
+
+def test_hours_are_those_of_finished_runs_and_of_encoders_that_several_share() -> None:
+    runs = [
+        plan.Run("final", "count", "tiles", 1e-3, 0, "mean"),
+        *(plan.Run("final", "count", "frozen", 1e-3, 0, head, "views") for head in plan.HEADS),
+    ]
+    setting = plan.Setting(seconds=400, head_seconds=60, pretraining=300)
+    assert command.hours(runs, setting, []) == pytest.approx((400 + 2 * 60 + 300) / 3600)
+    lines = [{"task": "count", "way": "tiles", "wall": wall} for wall in (100, 300)]
+    assert command.hours(runs, setting, lines) == pytest.approx((200 + 2 * 60 + 300) / 3600)
+
+
+def test_status_before_any_run(tmp_path: Path) -> None:
+    """What the pilots have not decided has the hours of any choice."""
+    found = command.status(command.Arguments(out=tmp_path, tasks=("needle",), ways=("tiles",)))
+    assert found["pilot"] == {"done": {"needle": 0}, "left": 6, "hours_left": 0.7}
+    assert found["final"] == {"done": {"needle": 0}, "left": 10, "hours_left": 1.1}
+
+
+def test_two_commands_do_not_train_in_one_folder(tmp_path: Path) -> None:
+    with command.alone(tmp_path), pytest.raises(SystemExit, match="another command"), command.alone(tmp_path):
+        pass
+    with command.alone(tmp_path):
+        pass
+
+
+def test_report_of_the_best_pilots(tmp_path: Path) -> None:
+    setting = asdict(plan.Setting())
+    for line in pilot_lines():
+        plan.append(tmp_path / "pilot.jsonl", {**line, "setting": setting})
+    arguments = command.Arguments(out=tmp_path)
+    lines = command.lines_of(arguments, "pilot")
+    shown = command.best_pilots(arguments, lines)
+    assert {line["rate"] for line in shown} == {1e-3}
+    assert len(shown) == (len(plan.pairs()) - 1) * len(plan.PILOT_SEEDS)  # none is `computed`
+    other = command.Arguments(out=tmp_path, seconds=1.0)
+    assert command.lines_of(other, "pilot") == []
 
 
 def called(*words: object) -> subprocess.CompletedProcess[str]:

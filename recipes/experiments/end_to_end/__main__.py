@@ -22,13 +22,14 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ["OMP_NUM_THREADS"] = "1"
 
 from benchmarks import harness, report
 from recipes.experiments.end_to_end import plan
@@ -80,10 +81,25 @@ def planned(arguments: Arguments, phase: str) -> list[plan.Run]:
 
 def use_one_thread() -> None:
     """Let TensorFlow have one thread, so that seconds of the processor are those of one core."""
+    os.environ["OMP_NUM_THREADS"] = "1"
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Refuse to train in a folder in which another command trains: both would do the same runs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit(
+                f"{folder}: another command trains here. Wait until it ends."
+            ) from None
+        yield
 
 
 def run_all(arguments: Arguments) -> None:
@@ -91,41 +107,44 @@ def run_all(arguments: Arguments) -> None:
     use_one_thread()
     import keras
 
-    from recipes.experiments.end_to_end import training
-
-    setting = setting_of(arguments)
-    work = arguments.out / setting.name
-    work.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + 3600 * (arguments.hours or float("inf"))
-    with (work / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # two commands would do the same runs
+    with alone(arguments.out / setting_of(arguments).name):
         done = lines_of(arguments, arguments.phase)
         for run in plan.remaining(planned(arguments, arguments.phase), done):
             if time.monotonic() > end:
                 return
-            figures = training.finish(run, setting, work)
-            about = {**asdict(run), "setting": asdict(setting), **figures}
-            side = SLIDE_SIDE if run.task == plan.SLIDES else SIDE
-            line = report.line(f"end to end, {run.phase}", [side, side, 3], **about)
-            plan.append(arguments.out / f"{run.phase}.jsonl", json.loads(line))
-            print(run.name, figures["validation"], file=sys.stderr, flush=True)
+            finish(run, arguments)
             keras.backend.clear_session()
             gc.collect()
+
+
+def finish(run: plan.Run, arguments: Arguments) -> None:
+    """Train a run, and add its line to the file of its phase."""
+    from recipes.experiments.end_to_end import training
+
+    setting = setting_of(arguments)
+    figures = training.finish(run, setting, arguments.out / setting.name)
+    about = {**asdict(run), "setting": asdict(setting), **figures}
+    side = SLIDE_SIDE if run.task == plan.SLIDES else SIDE
+    line = report.line(f"end to end, {run.phase}", [side, side, 3], **about)
+    plan.append(arguments.out / f"{run.phase}.jsonl", json.loads(line))
+    print(run.name, figures["validation"], file=sys.stderr, flush=True)
 
 
 # ----------------------------------------------------------------------------------------- status
 
 
 def hours(runs: Sequence[plan.Run], setting: plan.Setting, lines: Sequence[plan.Line]) -> float:
-    """Return the hours that runs take: their budgets, times what finished runs took for a second of theirs."""
-    ratios = [
-        line["wall"] / setting.budget(line["way"]) for line in lines if line["way"] != "frozen"
-    ]
-    encoders = {
-        (r.encoder, r.task if r.encoder == "views" else "", r.seed) for r in runs if r.encoder
-    }
-    seconds = sum(setting.budget(run.way) for run in runs) + len(encoders) * setting.pretraining
-    return seconds * (statistics.median(ratios) if ratios else 1.0) / 3600
+    """Return the hours that runs take: as finished runs of the same task and way, or the budget if there are none."""
+    taken = defaultdict(list)
+    for line in lines:
+        taken[line["task"], line["way"]].append(line["wall"])
+    seconds = sum(
+        statistics.mean(taken.get((run.task, run.way), [setting.budget(run.way)])) for run in runs
+    )
+    frozen = [run for run in runs if run.encoder]
+    encoders = {(x.encoder, x.task if x.encoder == "views" else "", x.seed) for x in frozen}
+    return (seconds + len(encoders) * setting.pretraining) / 3600
 
 
 def status(arguments: Arguments) -> dict[str, Any]:
