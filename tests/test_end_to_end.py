@@ -498,7 +498,11 @@ def test_status_before_any_run(tmp_path: Path) -> None:
 
 
 def test_two_commands_do_not_train_in_one_folder(tmp_path: Path) -> None:
-    with command.alone(tmp_path), pytest.raises(SystemExit, match="another command"), command.alone(tmp_path):
+    with (
+        command.alone(tmp_path),
+        pytest.raises(SystemExit, match="another command"),
+        command.alone(tmp_path),
+    ):
         pass
     with command.alone(tmp_path):
         pass
