@@ -452,9 +452,17 @@ def test_report_of_lines(tmp_path: Path) -> None:
     rows = figures.table(lines).splitlines()
     assert len(rows) == 2 + 4
     first = "| count | frozen | 0.001, mean, views | 2 | 0.900 +- 0.000 | not tested | not tested |"
-    assert rows[2] == first + " 4.0 | 4 + 300 before | 0.540 +- 0.000 after 2 |"
+    assert rows[2] == first + " 4.0 | 4 + 300 before | never | 0.540 +- 0.000 after 2 |"
     figures.draw(lines, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_seconds_until_a_way_is_good() -> None:
+    looks = [{"seconds": 5.0 * n, "auc": auc} for n, auc in enumerate((0.5, 0.91, 0.8, 0.95))]
+    seconds = [figures.seconds_to_good({"looks": part}) for part in (looks, looks[:1])]
+    assert seconds == [5.0, None]
+    assert figures.mean_or_share(seconds) == "1 of 2 seeds"
+    assert figures.mean_or_share([5.0, 10.0]) == "8"
 
 
 def test_differences_are_those_of_the_same_seed() -> None:

@@ -22,7 +22,7 @@ from recipes.experiments.end_to_end.plan import (
     pairs,
 )
 
-LEVEL, POWER = 0.95, 0.8
+LEVEL, POWER, GOOD = 0.95, 0.8, 0.9
 Row = dict[str, Any]
 Key = tuple[str, str, bool]
 """Task, way, and whether it was trained with random stains."""
@@ -88,6 +88,11 @@ def at_epoch(line: Line, epoch: int) -> float:
     return next(found, 1.0 if is_perfect(line["looks"]) else float("nan"))
 
 
+def seconds_to_good(line: Line) -> float | None:
+    """Return the processor seconds of training until the AUC on validation images is 0.9, or None."""
+    return next((look["seconds"] for look in line["looks"] if look["auc"] >= GOOD), None)
+
+
 def row(key: Key, lines: Sequence[Line], epoch: int) -> Row:
     """Return the figures of a task and way: AUCs with intervals, at equal time and at equal epochs."""
     figures: Row = dict(zip(("task", "way", "augmented"), key, strict=True))
@@ -98,6 +103,7 @@ def row(key: Key, lines: Sequence[Line], epoch: int) -> Row:
     figures["at_epoch"] = interval([at_epoch(line, epoch) for line in lines])
     figures["epochs"] = statistics.fmean(line["looks"][-1]["epochs"] for line in lines)
     figures["seconds"] = statistics.fmean(line["looks"][-1]["seconds"] for line in lines)
+    figures["to_good"] = [seconds_to_good(line) for line in lines]
     figures["pretraining"] = statistics.fmean(line.get("pretraining", 0.0) for line in lines)
     return figures
 
@@ -115,7 +121,7 @@ def rows(lines: Iterable[Line]) -> list[Row]:
 
 COLUMNS = (
     "task", "way", "rate, head", "seeds", "AUC, validation", "AUC, test", "AUC, other stain",
-    "epochs", "seconds", "validation at equal epochs",
+    "epochs", "seconds", "seconds to 0.9", "validation at equal epochs",
 )  # fmt: skip
 
 
@@ -127,9 +133,17 @@ def cells(of: Row) -> list[str]:
     return [
         *(of["task"], way, choice, str(of["seeds"])),
         *(with_interval(of[name]) for name in ("validation", "test", "other_stain")),
-        *(f"{of['epochs']:.1f}", f"{of['seconds']:.0f}{before}"),
+        *(f"{of['epochs']:.1f}", f"{of['seconds']:.0f}{before}", mean_or_share(of["to_good"])),
         f"{with_interval(of['at_epoch'])} after {of['epoch']}",
     ]
+
+
+def mean_or_share(seconds: Sequence[float | None]) -> str:
+    """Return the mean in words, or how many of the seeds have a value."""
+    known = [each for each in seconds if each is not None]
+    if len(known) < len(seconds):
+        return f"{len(known)} of {len(seconds)} seeds" if known else "never"
+    return f"{statistics.fmean(known):.0f}"
 
 
 def with_interval(value: tuple[float, float] | None) -> str:
