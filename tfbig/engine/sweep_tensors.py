@@ -176,7 +176,9 @@ class StripGeometry:
 
 
 def _rows(matrix: tf.Tensor) -> list[list[tf.Tensor]]:
-    """Return the numbers of a matrix of static shape, by row."""
+    """Return the numbers of a matrix of static shape, by row; none of a sweep without images."""
+    if matrix.shape[0] == 0:
+        return []
     rows, columns = matrix.shape
     numbers = tf.unstack(tf.reshape(matrix, [-1]), num=rows * columns)
-    return [numbers[first : first + columns] for first in range(0, len(numbers), columns)]
+    return [numbers[first : first + columns] for first in range(0, rows * columns, columns)]
