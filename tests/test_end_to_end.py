@@ -305,6 +305,20 @@ def test_a_quarter_of_the_tiles_is_drawn() -> None:
         assert len({tile.tobytes() for tile in bag} & {tile.tobytes() for tile in tiles}) == 16
 
 
+def test_annotated_tiles_have_what_they_say() -> None:
+    """Digits are darker than tissue, and textures change it everywhere."""
+    of = images.material("train")
+    tiles, classes = images.annotated(of, 200, np.random.default_rng(0))
+    assert tiles.shape == (200, 32, 32, 3)
+    assert tiles.dtype == np.uint8
+    assert set(classes) == set(range(len(images.ANNOTATIONS)))
+    again, same = images.annotated(of, 200, np.random.default_rng(0))
+    assert np.array_equal(tiles, again) and np.array_equal(classes, same)
+    ink = abs(tiles.astype(int) - np.array(images.INK)).max(-1).min((1, 2)) < 45
+    is_digit = np.isin(classes, [1, 2])
+    assert ink[is_digit].mean() > 0.9 > 0.5 > ink[~is_digit].mean()
+
+
 def test_every_epoch_has_another_order() -> None:
     one, two = (training.order_of_epoch(frozen(), epoch, 70) for epoch in (0, 1))
     assert one.shape == (2, 32)
@@ -319,7 +333,7 @@ def test_an_encoder_is_trained_once(
 ) -> None:
     run = replace(frozen(), encoder=encoder)
     first, seconds = parts.encoded(run, SMALL, tmp_path)
-    for name in ("trained_by_views", "trained_by_pictures"):
+    for name in (f"trained_by_{each}" for each in plan.ENCODERS):
         monkeypatch.delattr(networks, name)
     again, same = parts.encoded(run, SMALL, tmp_path)
     assert seconds >= SMALL.pretraining

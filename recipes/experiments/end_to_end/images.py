@@ -156,6 +156,23 @@ def tissue_tiles(of: Material, rng: np.random.Generator) -> Array:
     return np.stack([piece(of.tissue, rng) for _ in range(TILES)])
 
 
+ANNOTATIONS = ("tissue", "key", "other digit", "grass", "gravel")
+"""What a tile may have."""
+
+
+def annotated(of: Material, number: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Return tiles `[number, 32, 32, 3]`, and the place of what each has among `ANNOTATIONS`, `[number]`."""
+    classes = rng.integers(len(ANNOTATIONS), size=number)
+    drawn = {
+        "tissue": lambda tile: tile,
+        "key": lambda tile: written(tile, of.keys, rng),
+        "other digit": lambda tile: written(tile, of.others, rng),
+        "grass": lambda tile: embossed(tile, of.grass, rng),
+        "gravel": lambda tile: embossed(tile, of.gravel, rng),
+    }
+    return np.stack([drawn[ANNOTATIONS[c]](piece(of.tissue, rng)) for c in classes]), classes
+
+
 # ------------------------------------------------------------------------------------------ tasks
 
 Drawn = tuple[Array, Array]

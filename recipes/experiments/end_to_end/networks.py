@@ -177,6 +177,32 @@ def trained_by_pictures(seconds: float, seed: int, clock: Clock = time.process_t
     return network
 
 
+def trained_by_annotations(
+    seconds: float, seed: int, clock: Clock = time.process_time
+) -> keras.Model:
+    """Return an encoder that tells what a tile of the training material has, trained with a label of each tile.
+
+    It knows what the tasks ask for, which labels of images do not say: the most that fixed features can be.
+
+    Args:
+        seconds: Processor time of the training.
+        seed: Of its weights and tiles.
+        clock: Function that returns the time in seconds.
+    """
+    keras.utils.set_random_seed(seed)
+    rng, of = np.random.default_rng(seed), images.material("train")
+    network = encoder()
+    model = keras.Sequential([network, layers.Dense(len(images.ANNOTATIONS))])
+
+    def batch() -> tuple[Array, Array]:
+        tiles, classes = images.annotated(of, CROPS, rng)
+        return images.jittered(tiles, rng), classes
+
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    train_for(model, loss, batch, seconds, clock)
+    return network
+
+
 def train_for(
     model: keras.Model, loss: Any, batch: Callable[[], Any], seconds: float, clock: Clock
 ) -> None:

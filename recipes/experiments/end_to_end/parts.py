@@ -52,8 +52,10 @@ def encoded(run: Run, setting: Setting, folder: Path) -> tuple[keras.Model, floa
         tiles = train.tiles.reshape(-1, *train.tiles.shape[2:])
         mirrored = run.task == "texture"
         network = networks.trained_by_views(tiles, mirrored, setting.pretraining, run.seed)
-    else:
+    elif run.encoder == "pictures":
         network = networks.trained_by_pictures(setting.pretraining, run.seed)
+    else:
+        network = networks.trained_by_annotations(setting.pretraining, run.seed)
     seconds = time.process_time() - start
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".json").write_text(json.dumps(round(seconds, 1)))

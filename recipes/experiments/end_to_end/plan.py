@@ -16,7 +16,7 @@ SLIDES = "slides"
 """The task relation on slides, of which a tenth is tissue; the ways differ in what is computed of the others."""
 TASKS = ("needle", "texture", "relation", "count", SLIDES)
 RATES = (1e-3, 3e-4, 3e-3)
-ENCODERS = ("views", "pictures")
+ENCODERS = ("views", "pictures", "annotations")
 HEADS = ("attention", "mean")
 PILOT_SEEDS, FINAL_SEEDS = (100, 101), (0, 1, 2, 3, 4)
 AUGMENTED = ("needle", "texture")
@@ -40,7 +40,7 @@ class Setting:
         test: Number of images of the test.
         seconds: Budget of a run that trains its encoder, in processor seconds of one thread.
         head_seconds: The same for a head on fixed features, which are computed once.
-        pretraining: The same for an encoder without labels, or with those of other pictures.
+        pretraining: The same for an encoder before it is fixed.
         slides: Number of slides to train on, and as many to test with; half as many choose.
         slide_seconds: Budget of a run on slides.
     """
@@ -76,7 +76,8 @@ class Run:
         rate: Learning rate of Adam.
         seed: Of images, weights and order.
         head: `attention` or `mean`.
-        encoder: Of a frozen run: trained by `views` without labels, or by the labels of other `pictures`; else empty.
+        encoder: Of a frozen run: trained by `views` without labels, by the labels of other `pictures`, or by
+            `annotations` of single tiles; else empty.
         augmented: Whether training images have random stains.
     """
 
