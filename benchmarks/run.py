@@ -150,6 +150,9 @@ CASES = {
         "the operations of a streamed step of ResNet-18 on a GPU, counted without one",
         "gpu_counts.py executed streamed 256",
     ),
+    "gpu-counts-executed-compiled": Case(
+        "the same with strips that XLA compiles", "gpu_counts.py executed compiled 256"
+    ),
     "gpu-counts-executed-plain": Case(
         "the same of plain Keras without XLA", "gpu_counts.py executed plain 256"
     ),
