@@ -147,9 +147,7 @@ def strided_network() -> keras.Model:
         (4, False),
         (7, False),
         (20, False),
-        (20, True),
-        pytest.param(4, True, marks=pytest.mark.slow),
-        pytest.param(7, True, marks=pytest.mark.slow),
+        *(pytest.param(rows, True, marks=pytest.mark.slow) for rows in (4, 7, 20)),
     ],
 )
 def test_strips_of_one_size_equal_plain_keras(rows: int, compiled: bool) -> None:
@@ -166,6 +164,25 @@ def test_strips_of_one_size_equal_plain_keras(rows: int, compiled: bool) -> None
         assert plan.strips > 1 and all(sweep.even for sweep in plan.sweeps)
         assert all(sweep.is_compiled == compiled for sweep in plan.sweeps)
         assert_same(streamed(x, training=False), twin(x, training=False), FLOAT64)
+        for each in (streamed, twin):
+            each.train_on_batch(x, y)
+        assert_same(model.get_weights(), twin.get_weights(), FLOAT64)
+
+
+def test_compiled_strips_equal_plain_keras() -> None:
+    """Two strips of a convolution, BatchNormalization and pooling, in one step."""
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(1, 12, 6, 3)), draw.normal(size=(1, 6, 3, 2))
+    with float_type("float64"):
+        image = keras.Input((None, None, 3))
+        z = keras.layers.BatchNormalization()(keras.layers.Conv2D(2, 3, padding="same")(image))
+        model = keras.Model(image, keras.layers.MaxPooling2D(2)(z))
+        twin = keras.models.clone_model(model)
+        twin.set_weights(model.get_weights())
+        streamed = tfbig.stream(model, strip_rows=6, devices="/CPU:0")
+        streamed.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=True)
+        twin.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
+        assert all(sweep.is_compiled for sweep in streamed.plan(x.shape).sweeps)
         for each in (streamed, twin):
             each.train_on_batch(x, y)
         assert_same(model.get_weights(), twin.get_weights(), FLOAT64)

@@ -332,12 +332,12 @@ def test_unsupported_layer_settings(layer, message):
         tfbig.stream(keras.Model(image, layer(image)))
 
 
-def test_concatenation_of_rows():
+def test_concatenation_of_images():
     image = keras.Input((8, 8, 4))
     with pytest.raises(
-        tfbig.UnsupportedLayerError, match=r"over the channels, axis=-1; received axis=1"
+        tfbig.UnsupportedLayerError, match=r"over the channels, axis=-1; received axis=0"
     ):
-        tfbig.stream(keras.Model(image, layers.Concatenate(axis=1)([image, image])))
+        tfbig.stream(keras.Model(image, layers.Concatenate(axis=0)([image, image])))
 
 
 def test_unknown_channels():
@@ -351,7 +351,7 @@ def test_unknown_channels():
     [
         (tfbig.layers.BigMaxPooling2D(2, data_format="channels_first"), "need 'channels_last'"),
         (tfbig.layers.BigBatchNormalization(axis=1), "over axis=-1"),
-        (tfbig.layers.BigConcatenate(axis=2), "received axis=2"),
+        (tfbig.layers.BigConcatenate(axis=0), "received axis=0"),
     ],
 )
 def test_big_layers_name_themselves(layer, message):

@@ -90,7 +90,7 @@ def test_reductions_over_the_image(check: Check) -> None:
             "axis=.* cannot run strip by strip; reduce the channels, axis=-1, or",
         ),
         (lambda x: ops.softmax(x, axis=1), "needs the whole image; use axis=-1"),
-        (lambda x: ops.concatenate([x, x], axis=2), "over the channels, axis=-1; received axis=2"),
+        (lambda x: ops.concatenate([x, x], axis=0), "over the channels, axis=-1; received axis=0"),
         (
             lambda x: x * np.ones((1, 5, 1, 1, 4)),
             r"combines an image with a tensor of shape \(1, 5, 1, 1, 4\)",

@@ -204,7 +204,10 @@ def test_rotated(turn: str, prefix: int, on_image: bool) -> None:
     assert_streams(model, images(model, 2, *SIZE), 2, training=True)
 
 
-@pytest.mark.parametrize(("turn", "on_image"), [("halves", False), ("pairs", True)])
+@pytest.mark.parametrize(
+    ("turn", "on_image"),
+    [pytest.param("halves", False, marks=pytest.mark.slow), ("pairs", True)],
+)
 def test_rotated_in_strips(turn: str, on_image: bool) -> None:
     model = rotating(turn, 0, on_image)
     x = images(model, 2, *SIZE)

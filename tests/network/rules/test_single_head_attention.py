@@ -68,7 +68,8 @@ def test_of_series(name: str, rows: int | None) -> None:
     assert_streams(model, images(model, 2, 13), 3, training=True)
 
 
-@pytest.mark.parametrize("name", ["both", *(slow(n) for n in MASKS if n != "both")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MASKS)
 def test_masks(name: str) -> None:
     inputs = keras.Input((13, 4))
     x = layers.Conv1D(6, 3, padding="same")(inputs)
@@ -107,6 +108,7 @@ def test_of_images_along_their_last_axis(size: Any) -> None:
     assert_streams(model, images(model, 2, *size), 2, training=True)
 
 
+@pytest.mark.slow
 def test_dropout_depends_on_places_only() -> None:
     inputs = keras.Input((None, 4))
     layer = layers.Attention(dropout=0.4, seed=3)
