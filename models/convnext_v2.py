@@ -17,6 +17,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 from tfbig.models.pooling import PACKAGE, Array
+from tfbig.models.torch_layers import added
 
 EPSILON = 1e-6
 """Epsilon of all normalisations."""
@@ -114,9 +115,7 @@ def _block(x: keras.KerasTensor, kernel: int, rate: float, name: str) -> keras.K
     y = _dense(4 * width, f"{name}.mlp.fc1")(_norm(f"{name}.norm")(y))
     y = layers.Activation("gelu", name=f"{name}.mlp.act")(y)
     y = _dense(width, f"{name}.mlp.fc2")(GlobalResponseNorm(name=f"{name}.mlp.grn")(y))
-    if rate:
-        y = layers.Dropout(rate, noise_shape=(None, 1, 1, 1), name=f"{name}.drop_path")(y)
-    return layers.Add(name=f"{name}.add")([x, y])
+    return added(x, y, rate, f"{name}.drop_path")
 
 
 @keras.saving.register_keras_serializable(PACKAGE)

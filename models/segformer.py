@@ -13,6 +13,8 @@ import keras
 import numpy as np
 from keras import layers
 
+from tfbig.models.torch_layers import added
+
 EPSILON = 1e-6
 """Epsilon of layer normalisation."""
 
@@ -138,22 +140,13 @@ def _block(
         keys = layers.Conv2D(width, reduction, reduction, name=f"{name}.attention.self.sr")(keys)
         keys = _norm(f"{name}.attention.self.layer_norm")(keys)
     attention = layers.MultiHeadAttention(heads, width // heads, name=f"{name}.attention")
-    x = _added(x, attention(queries, keys), rate, f"{name}.drop_path1")
+    x = added(x, attention(queries, keys), rate, f"{name}.drop_path1")
     y = _dense(int(width * config.mlp_ratio), f"{name}.mlp.dense1")(
         _norm(f"{name}.layer_norm_2")(x)
     )
     y = layers.DepthwiseConv2D(3, padding="same", name=f"{name}.mlp.dwconv")(y)
     y = layers.Activation("gelu", name=f"{name}.mlp.act")(y)
-    return _added(x, _dense(width, f"{name}.mlp.dense2")(y), rate, f"{name}.drop_path2")
-
-
-def _added(
-    x: keras.KerasTensor, branch: keras.KerasTensor, rate: float, name: str
-) -> keras.KerasTensor:
-    """Add a branch of a block, which is dropped for some of the images of a batch."""
-    if rate:
-        branch = layers.Dropout(rate, noise_shape=(None, 1, 1, 1), name=name)(branch)
-    return layers.Add(name=f"{name}.add")([x, branch])
+    return added(x, _dense(width, f"{name}.mlp.dense2")(y), rate, f"{name}.drop_path2")
 
 
 def _decoded(maps: Sequence[keras.KerasTensor], config: SegFormer) -> keras.KerasTensor:

@@ -18,6 +18,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 from tfbig.models.pooling import PACKAGE, Array
+from tfbig.models.torch_layers import added
 
 EPSILON = 1e-5
 """Epsilon of layer normalisation."""
@@ -136,19 +137,10 @@ def _block(
     y = window_attention(
         _norm(f"{name}.norm1")(x), heads, config.window, shifted, name=f"{name}.attn"
     )
-    x = _added(x, y, rate, f"{name}.drop_path1")
+    x = added(x, y, rate, f"{name}.drop_path1")
     y = _dense(int(width * config.mlp_ratio), f"{name}.mlp.fc1")(_norm(f"{name}.norm2")(x))
     y = layers.Activation("gelu", name=f"{name}.mlp.act")(y)
-    return _added(x, _dense(width, f"{name}.mlp.fc2")(y), rate, f"{name}.drop_path2")
-
-
-def _added(
-    x: keras.KerasTensor, branch: keras.KerasTensor, rate: float, name: str
-) -> keras.KerasTensor:
-    """Add a branch of a block, which is dropped for some of the images of a batch."""
-    if rate:
-        branch = layers.Dropout(rate, noise_shape=(None, 1, 1, 1), name=name)(branch)
-    return layers.Add(name=f"{name}.add")([x, branch])
+    return added(x, _dense(width, f"{name}.mlp.fc2")(y), rate, f"{name}.drop_path2")
 
 
 def window_attention(

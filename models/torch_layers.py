@@ -152,3 +152,20 @@ def linear(x: keras.KerasTensor, units: int, name: str) -> keras.KerasTensor:
         kernel_initializer=keras.initializers.RandomUniform(-bound, bound),
         name=name,
     )(x)
+
+
+def added(
+    x: keras.KerasTensor, branch: keras.KerasTensor, rate: float, name: str
+) -> keras.KerasTensor:
+    """Add a branch of a block, which is dropped for some of the images of a batch (stochastic depth).
+
+    Args:
+        x: Image `[N, H, W, C]`.
+        branch: What the block computes of it, of the same shape.
+        rate: Share of the images without the branch, in training; the others have it divided by one minus that.
+        name: Name of the layer that drops; that which adds is `NAME.add`.
+    """
+    if rate:
+        drop = keras.layers.Dropout(rate, noise_shape=(None, 1, 1, 1), name=name)
+        branch = drop(branch)
+    return keras.layers.Add(name=f"{name}.add")([x, branch])
