@@ -409,7 +409,7 @@ def programs(arguments: argparse.Namespace) -> None:
             strips_of_all_sweeps=sum(cost.strips for cost in plan.costs),
             programs=len(found),
             kernels=sum(kernels),
-            kernels_of_a_program={"median": kernels[len(kernels) // 2], "most": kernels[-2:]},
+            kernels_of_programs=kernels,
             moved_bytes=sum(f["moved_bytes"] for f in found),
             largest_bytes=max(sum(f[f"{kind}_bytes"] for kind in KINDS) for f in found),
             planned_bytes=plan.projected.device,

@@ -567,9 +567,10 @@ class BigMultiply(Streamed, keras.layers.Multiply):
 
 
 class BigConcatenate(Streamed, keras.layers.Concatenate):
-    """Concatenation of channels that runs strip by strip; twin of `keras.layers.Concatenate`.
+    """Concatenation that runs strip by strip; twin of `keras.layers.Concatenate`.
 
-    Inputs: images `[N, H, W, C1]`, `[N, H, W, C2]`, ...; output `[N, H, W, C1 + C2 + ...]`. `axis` must be -1.
+    Inputs: images `[N, H, W, C1]`, `[N, H, W, C2]`, ...; output `[N, H, W, C1 + C2 + ...]`. With `axis` 1 or 2, rows or
+    columns are joined instead.
 
     Memory: `8 * N * H * W * (C1 + C2 + ...)` bytes of host memory in float32, twice that with gradients. Exact:
     bitwise equal to the twin.

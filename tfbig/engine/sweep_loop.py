@@ -312,7 +312,7 @@ class _DeviceStrips:
             step = StripStep(traced, values, StripGeometry.in_cutout(traced.sweep, cutout), place)
             return function(step, *given)
 
-        cutout = line[traced.sweep.table_columns - traced.sweep.cutout_columns :]
+        cutout = line[-traced.sweep.cutout_columns :]
         every = (line, cutout, geometry.extents, values, *arguments)
         return compiled_programs.call(computed, every, self.device)
 

@@ -14,7 +14,7 @@ from tfbig.plan.sweeps import Sweep
 
 
 class Preparation:
-    """What the nodes of a sweep compute before its strips, and the gradients that are summed over these.
+    """Preparation of a sweep: what its nodes compute once before the strips, and the gradients of that.
 
     Args:
         sweep: The sweep.

@@ -56,7 +56,7 @@ class Draw(keras.Operation):
 
 
 class Made(NamedTuple):
-    """What a layer makes for each image while it is read.
+    """Random numbers and constants that a layer makes for each image while it is read.
 
     Args:
         draws: Operations that draw random numbers, in the order in which generators count.

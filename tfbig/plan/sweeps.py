@@ -154,7 +154,7 @@ class Sweep:
 
     @cached_property
     def rates(self) -> tuple[Rates, ...] | None:
-        """How shifts of the images go together along each axis; None if they change results.
+        """Rates of the images along each axis, see `tfbig.geometry.rates`; None if shifts change results.
 
         They do not where equal pixels give equal results anywhere, as background is also computed once.
         """

@@ -69,7 +69,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Material:
-    """What the tiles of a part (training, validation or test) are made of.
+    """Material of the tiles of a part: training, validation or test.
 
     Args:
         tissue: uint8 `[h, w, 3]`.
@@ -189,7 +189,7 @@ def digits_among(of: Material, keys: int, digits: int, rng: np.random.Generator)
 
 
 def needle(of: Material, label: int, rng: np.random.Generator) -> Drawn:
-    """Return tiles of which eight have a digit; for label 1 one of them is a key."""
+    """Return tiles of which four have a digit; for label 1 one of them is a key."""
     return digits_among(of, label, NEEDLES, rng)
 
 

@@ -27,7 +27,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Part:
-    """What a model sees of a part of the images.
+    """Part of the images, as a model sees it.
 
     Args:
         stains: Pixels, tiles or features of the images, `[s, m, ...]`, in s stains, of which the first is their own.

@@ -43,7 +43,7 @@ class Mounted(tfbig.sources.Source):
 
     @property
     def mask(self) -> Array:
-        """Where the tissue is, bool, in cells of a tile."""
+        """Mask of the tissue, bool, in cells of a tile."""
         cells = np.zeros((SIDE // images.TILE,) * 2, bool)
         row, column = self.row // images.TILE, self.column // images.TILE
         rows, columns = (n // images.TILE for n in self.tissue.shape[:2])

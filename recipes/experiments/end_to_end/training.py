@@ -33,7 +33,7 @@ Clock = Callable[[], float]
 
 @dataclass
 class Progress:
-    """How far a run is: what must be saved besides weights.
+    """Progress of a run: what is saved besides weights.
 
     Args:
         spent: Processor seconds of training so far; those of evaluations, and of features, are not counted.
