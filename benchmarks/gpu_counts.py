@@ -411,15 +411,9 @@ def programs(arguments: argparse.Namespace) -> None:
             kernels=sum(kernels),
             kernels_of_programs=kernels,
             moved_bytes=sum(f["moved_bytes"] for f in found),
-            largest_bytes=max(sum(f[f"{kind}_bytes"] for kind in KINDS) for f in found),
-            planned_bytes=plan.projected.device,
             compile_seconds=round(sum(f["compile_seconds"] for f in found), 1),
         )
     )
-
-
-KINDS = ("argument", "result", "temporary")
-"""Bytes that a program needs."""
 
 
 def _step_with_programs(arguments: argparse.Namespace) -> Any:
